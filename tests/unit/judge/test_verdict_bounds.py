@@ -199,7 +199,6 @@ def test_the_basis_stands_beside_every_time_per_token(world):
         assert len(rows) >= 2
         assert all(words in line for line in rows)
         page = render_html(results)
-        assert page.count(f"<small>{words}</small>") == 1  # all tasks
-        assert f">Time per token, {words}</th>" in page  # each task
-        assert page.count(f">{words}") > 2
+        assert page.count(f">Time per token, {words}</th>") == 2  # all tasks, and each
+        assert page.count(f">{words}") >= 2  # each arm
         assert {one.tpot_most is None for one in results.arm_cells} == {counts is not None}

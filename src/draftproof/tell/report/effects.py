@@ -92,34 +92,55 @@ def deciding_margins(results: Results) -> tuple[float | None, float | None]:
     return (None if gain is None else 1 - gain), (None if harm is None else 1 + harm)
 
 
-_METRIC: Column[Effect] = kit.left(
-    "Ratio of", lambda one: TableCell(text=_name(one), detail=describe_basis([one]), head=True)
-)
-_RATIO: Column[Effect] = kit.right("Ratio", lambda one: kit.figure(one.ratio, write.ratio))
-_COUNT: Column[Effect] = kit.right("Prompts", lambda one: write.count(one.prompts))
-
-
-def _name(effect: Effect) -> str:
-    which = {"p50": "median ", "mean": "mean "}.get(effect.statistic, f"{effect.statistic} of ")
-    return f"{which}{words.metric(effect.metric).lower()}"
-
-
 def build_ratios(results: Results) -> tuple[Panel, ...]:
     """Return all comparisons over all tasks with what is allowed, and the candidate's by task."""
-    every = [one for one in _in_order(results) if one.segment == words.POOLED]
-    pooled = [one for one in every if (one.ratio.low, one.ratio.high) != (1, 1)]
-    left_out = f"{len(every) - len(pooled)} more are 1 in every pair." if len(every) > len(pooled) else ""
-    arms: Column[Effect] = kit.left("Arms", lambda one: words.comparison(one.arm, one.versus))
-    allowed: Column[Effect] = kit.left("Allowed", lambda one: _describe_allowed(results, one))
-    columns = (arms, _METRIC, _RATIO, allowed, _COUNT)
-    by_load = kit.by_load(results, pooled, ordered=True)
-    whole = kit.table("All tasks", columns, by_load, left_out=left_out)
-    by_task = (
-        kit.panels(results, lambda load: _task_table(results, load), first_open=False)
-        if any(one.segment != words.POOLED for one in results.effects)
-        else ()
-    )
+    by_load = [(kit.load_title(results, load), _compare(results, load)) for load in kit.order_loads(results)]
+    whole = kit.table("All tasks", _ratio_columns(results, "Arms"), by_load)
+    by_task = kit.panels(results, lambda load: _task_table(results, load), first_open=False)
     return (Panel(title="All tasks", opened=True, table=whole), *by_task) if whole.groups else ()
+
+
+class _Ratios(msgspec.Struct, frozen=True, kw_only=True):
+    """A row: its name and what it shows of each metric; a text takes the place of a figure."""
+
+    name: str
+    figures: dict[str, Figure]
+    texts: dict[str, str] = {}
+
+
+def _ratio_columns(results: Results, heading: str) -> list[Column[_Ratios]]:
+    """Return a column for each metric, the deciding one first, that says how first chunks are counted."""
+
+    def column(metric: str) -> Column[_Ratios]:
+        basis = describe_basis(
+            one for one in results.effects if one.metric == metric and one.arm == "candidate"
+        )
+        return kit.right(
+            ", ".join(filter(None, (words.metric(metric), basis))), lambda row: _ratio_cell(row, metric)
+        )
+
+    metrics = dict.fromkeys(one.metric for one in _in_order(results))
+    return [kit.left(heading, lambda row: kit.head(row.name)), *map(column, metrics)]
+
+
+def _ratio_cell(row: _Ratios, metric: str) -> TableCell:
+    if metric in row.texts:
+        return kit.text(row.texts[metric])
+    return kit.figure(row.figures.get(metric, Figure(value=None)), write.ratio)
+
+
+def _compare(results: Results, load: str) -> list[_Ratios]:
+    """Return a row for each comparison over all tasks of a load, and one of what the plan allows."""
+    here = [one for one in _in_order(results) if (one.load, one.segment) == (load, words.POOLED)]
+    rows = [
+        _Ratios(
+            name=words.comparison(*arms),
+            figures={one.metric: one.ratio for one in here if (one.arm, one.versus) == arms},
+        )
+        for arms in dict.fromkeys((one.arm, one.versus) for one in here)
+    ]
+    allowed = {one.metric: _describe_allowed(results, one.metric) for one in here}
+    return [*rows, *([_Ratios(name="Allowed for the candidate", figures={}, texts=allowed)] if rows else [])]
 
 
 def _in_order(results: Results) -> list[Effect]:
@@ -134,41 +155,35 @@ def _in_order(results: Results) -> list[Effect]:
 def _task_table(results: Results, load: str) -> Table:
     """Return the candidate's ratios of a load, a row for each task; of many tasks those that tell most."""
     here = [one for one in results.effects if one.load == load and (one.arm, one.versus) == DECISIVE]
-    index = {(one.metric, one.segment): one.ratio for one in here}
-    metrics = list(dict.fromkeys(one.metric for one in _in_order(results)))
     present = [
         name for name in kit.order_segments(results, {one.segment for one in here}) if name != words.POOLED
     ]
     kept = kit.choose_segments(results, load, kit.candidate_ratios(results, load))
-    shown = [name for name in present if kept is None or name in kept]
-
-    def column(metric: str) -> Column[str]:
-        basis = describe_basis(one for one in here if one.metric == metric)
-        return kit.right(
-            ", ".join(filter(None, (words.metric(metric), basis))),
-            lambda segment: kit.figure(index.get((metric, segment), Figure(value=None)), write.ratio),
+    rows = [
+        _Ratios(
+            name=words.segment(name), figures={one.metric: one.ratio for one in here if one.segment == name}
         )
-
+        for name in present
+        if kept is None or name in kept
+    ]
     return kit.table(
         f"Candidate / baseline by task, {kit.load_title(results, load)}",
-        (kit.left("Task", lambda segment: kit.head(words.segment(segment))), *map(column, metrics)),
-        [("", shown)],
-        left_out=kit.describe_left_out(len(present), len(shown)),
+        _ratio_columns(results, "Task"),
+        [("", rows)],
+        left_out=kit.describe_left_out(len(present), len(rows)),
     )
 
 
-def _describe_allowed(results: Results, effect: Effect) -> str:
+def _describe_allowed(results: Results, metric: str) -> str:
     """Return the limits of the plan for a metric of the candidate, e.g. "at most 1.25"."""
-    if (effect.arm, effect.versus) != DECISIVE:
-        return ""
-    if effect.metric == results.metric:
+    if metric == results.metric:
         below, above = deciding_margins(results)
         return f"gain below {write.ratio(below)}, harm above {write.ratio(above)}"
-    margin = results.thresholds.get(_GUARDRAIL_MARGINS.get(effect.metric, ""))
+    margin = results.thresholds.get(_GUARDRAIL_MARGINS.get(metric, ""))
     if margin is None:
         return ""
     most = write.ratio(1 + margin)
-    return f"{write.ratio(1 - margin)} to {most}" if effect.metric in _TWO_SIDED else f"at most {most}"
+    return f"{write.ratio(1 - margin)} to {most}" if metric in _TWO_SIDED else f"at most {most}"
 
 
 def build_figures(results: Results) -> Table:

@@ -34,11 +34,15 @@ def test_the_deciding_metric_comes_first_with_the_plans_margins():
     """The chart is of the metric that decides, its bands are the frozen thresholds, and its row leads."""
     model = build_model(build_results(), None)
     assert [band.tone for band in model.chart.axis.bands] == ["gain", "harm"]
-    whole = model.ratios[0].table.groups[0].rows
-    assert whole[0].cells[1].text == "mean time per token"
-    allowed = {row.cells[1].text: row.cells[3].text for row in whole if row.cells[0].text == "Candidate"}
-    assert allowed["mean time per token"] == "gain below 0.95, harm above 1.05"
-    assert allowed["mean time to first token"] == "at most 1.25"
+    table = model.ratios[0].table
+    assert [column.label for column in table.columns][:3] == ["Arms", "Time per token", "Time to first token"]
+    allowed = [cell.text for cell in table.groups[0].rows[-1].cells]
+    assert allowed == [
+        "Allowed for the candidate",
+        "gain below 0.95, harm above 1.05",
+        "at most 1.25",
+        "at most 1.10",
+    ]
 
 
 def test_a_two_sided_guardrail_is_shaded_on_both_sides():
@@ -46,7 +50,7 @@ def test_a_two_sided_guardrail_is_shaded_on_both_sides():
     results = build_results(segments=1, loads=1)
     shorter = tuple(msgspec.structs.replace(e, metric="output_tokens") for e in results.effects[:3])
     panel = build_model(msgspec.structs.replace(results, effects=shorter), None).ratios[0]
-    assert panel.table.groups[0].rows[0].cells[3].text == "0.90 to 1.10"
+    assert panel.table.groups[0].rows[-1].cells[1].text == "0.90 to 1.10"
 
 
 def test_the_null_is_drawn_behind_every_cell_of_its_load():
