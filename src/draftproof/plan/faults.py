@@ -164,8 +164,10 @@ def describe_faults(error: ValidationError, values: dict[str, Any], source: str)
     name the key at fault as it was written.
     """
     faults: dict[str, ErrorDetails] = {}
+    of_engine = any(fault["loc"][:1] == ("engine",) for fault in error.errors())
     for fault in sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden"):
-        if not _follows(fault, error.errors()):
+        # The arms repeat what is wrong with the table that they share.
+        if not _follows(fault, error.errors()) and not (of_engine and fault["loc"][:1] == ("arms",)):
             faults.setdefault(dotted_key(_written_location(fault, values)), fault)
     first = next(iter(faults.values()))
     further = len(faults) - 1

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from draftproof.core.errors import PlanError
 from draftproof.plan.faults import describe_faults
 from draftproof.plan.schema import Arm, Plan
+from draftproof.plan.sharing import share_engine
 
 BUILTIN_PREFIX = "builtin:"
 _BUILTIN_NAMES = ("demo", "demo-quick")
@@ -91,10 +92,12 @@ def parse_plan(text: str, source: str = "plan") -> Plan:
     values = _parse_toml(text, source)
     _flatten_settings(values)
     _rename_keys(values, source)
+    share_engine(values, source)
     try:
-        return Plan.model_validate(values)
+        plan = Plan.model_validate(values)
     except ValidationError as error:
         raise describe_faults(error, values, source) from None
+    return plan.model_copy(update={"engine": None})  # every arm has what it says
 
 
 def _rename_keys(values: dict[str, Any], source: str) -> list[tuple[str, str]]:
@@ -165,7 +168,7 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
 def _flatten_settings(values: dict[str, Any]) -> None:
     """Write nested tables under `settings` as dotted keys: both spellings mean the same in a plan."""
     arms = values.get("arms")
-    for arm in arms.values() if isinstance(arms, dict) else ():
+    for arm in (*(arms.values() if isinstance(arms, dict) else ()), values.get("engine")):
         if isinstance(arm, dict) and isinstance(arm.get("settings"), dict):
             arm["settings"] = _flatten(arm["settings"])
 

@@ -20,6 +20,7 @@ from draftproof.plan.tables import (
     Share,
     Version,
     Whole,
+    Words,
 )
 from draftproof.plan.tables import Strict as _Strict
 
@@ -81,21 +82,53 @@ class WorkloadChoice(_Strict):
     )
 
 
+EngineName = Literal["reference", "vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "generic"]
+
+
+class Engine(_Strict):
+    """Today's service: what every arm has that does not say otherwise. The baseline is this and no more.
+
+    An arm's `env`, `headers`, `request` and `settings` are added key by key; any other key of an arm stands
+    in the place of this one. An arm with a `url` takes no command from here, and the other way round.
+    """
+
+    name: EngineName = Field(
+        "reference",
+        description="Which adapter reads its answers; generic is any OpenAI-compatible service.",
+    )
+    url: str | None = Field(None, description="As `arms.baseline.url`.")
+    command: Words | None = Field(
+        None, description="As `arms.baseline.command`; one string is split as a shell would."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="As `arms.baseline.env`.")
+    headers: dict[str, str] = Field(default_factory=dict, description="As `arms.baseline.headers`.")
+    request: dict[str, Scalar] = Field(default_factory=dict, description="As `arms.baseline.request`.")
+    metrics_urls: tuple[str, ...] = Field((), description="As `arms.baseline.metrics_urls`.")
+    served_model: str | None = Field(None, description="As `arms.baseline.served_model`.")
+    settings: dict[str, Scalar] = Field(default_factory=dict, description="As `arms.baseline.settings`.")
+    devices: Whole = Field(1, ge=1, le=100_000, description="As `arms.baseline.devices`.")
+
+
 class Arm(_Strict):
     """One service under test. With `url` it is attached to, else it is started and stopped by the run."""
 
-    engine: Literal["reference", "vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "generic"] = Field(
+    engine: EngineName = Field(
         "reference",
         description="Which adapter reads its answers; generic is any OpenAI-compatible service.",
     )
     url: str | None = Field(
         None, description="Base address of a service that runs already, e.g. http://127.0.0.1:8000."
     )
-    command: tuple[str, ...] | None = Field(
+    command: Words | None = Field(
         None,
         description="Launch command, run without a shell; {port} and {model} are replaced, ${NAME} is taken "
         "from the environment. Paths in it are taken from the folder in which draftproof runs, not from the "
-        "plan's. None: made from `settings` (reference engine).",
+        "plan's. One string is split as a shell would. None: made from `settings` (reference engine).",
+    )
+    add: Words = Field(
+        (),
+        exclude=True,
+        description="Words put behind the command; a flag that the command has already is replaced.",
     )
     env: dict[str, str] = Field(
         default_factory=dict,
@@ -357,6 +390,7 @@ class Plan(_Strict):
     target: Target = Target()
     workload: WorkloadChoice = WorkloadChoice()
     load: tuple[LoadLevel, ...] = Field(min_length=1)
+    engine: Engine | None = Field(None, exclude=True)
     arms: Arms
     comparison: Comparison = Comparison()
     thresholds: Thresholds = Thresholds()

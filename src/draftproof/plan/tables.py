@@ -8,6 +8,7 @@ secret. What is not priced stays a physical quantity; what `[rollback]` leaves o
 
 import math
 import re
+import shlex
 from datetime import date, datetime
 from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
@@ -45,6 +46,17 @@ def _accept_version(value: object) -> object:
 
 
 Version = Annotated[Literal[1], BeforeValidator(_accept_version)]
+
+
+def split_words(command: object) -> object:
+    """Return the words of a command that is written as one string, as a shell without expansions splits it.
+
+    Raises ValueError: a quotation is not closed.
+    """
+    return tuple(shlex.split(command)) if isinstance(command, str) else command
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(split_words)]
 
 
 class Strict(BaseModel):

@@ -14,7 +14,14 @@ from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import EngineBlocks, build_chat_payload
 from draftproof.services.engines.chat.metrics_block import MetricsReading
 from draftproof.services.engines.commands import Drafts, Variation, parse_flags
-from draftproof.services.engines.facts import UNKNOWN_SERVICE, EngineFacts, Identity, Settings, Signals
+from draftproof.services.engines.facts import (
+    UNKNOWN_SERVICE,
+    EngineFacts,
+    Identity,
+    Settings,
+    Signals,
+    Starting,
+)
 from draftproof.services.engines.protocol import Answer, AnswerFold, Speculation
 from draftproof.workload.items import Item
 
@@ -63,6 +70,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
         signals: what its metrics tell of an arm in operation.
         vary: a launch command changed to draft so many tokens a step and accept none; None: none is known.
         lookup_stands_in: whether the engine's n-gram lookup can take the place of a command's own drafter.
+        starting: what a new plan of this engine is made from.
     """
 
     facts: EngineFacts
@@ -81,6 +89,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     vary: Callable[[tuple[str, ...], Drafts], Variation] | None = None
     cannot_vary: str = ""
     lookup_stands_in: bool = False
+    starting: Starting = Starting()
 
     @property
     def name(self) -> str:

@@ -107,6 +107,9 @@ METHOD, OFF = "speculation.method", "off"
 DRAFT_LENGTH, DRAFTER = "speculation.num_spec_tokens", "drafter"
 # Settings below it say what a service runs on; a manifest keeps them apart.
 PLATFORM = "platform."
+SMALLER_CHUNKS = (
+    "prompts enter in smaller chunks, so that a long prompt holds up running answers for less time"
+)
 HowChecked = Literal["live", "source", "documentation"]
 
 
@@ -189,6 +192,59 @@ def resolve_alias(method: str, aliases: Mapping[str, str]) -> str:
     """Return the name that aliases give a method, the method itself where none fits."""
     found = (name for pattern, name in aliases.items() if fnmatchcase(method, pattern))
     return next(found, method)
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine is told to draft: words behind its command, in which `{draft}` stands for the drafter.
+
+    `spelled` is the engine's own name of the method. `settings` are those of an engine without a command.
+    `needs_draft`: it takes a drafter of its own. `note`: what else is to be done, a line each.
+    """
+
+    spelled: str
+    add: tuple[str, ...] = ()
+    settings: Settings = {}
+    needs_draft: bool = False
+    note: tuple[str, ...] = ()
+
+
+class Starting(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service of an engine is started and measured: what a new plan is made from.
+
+    Attributes:
+        programs: words with which a command of this engine begins, one tuple for each spelling.
+        command: that of a new plan where nobody gives one; `{model}` and `{port}` are replaced.
+        model_flags: flags that name the model; where none is given it is the word behind the program.
+        port_flags: flags that name the port, the usual one first.
+        host_flag: the flag for the address to listen at.
+        measured: flags that a measurement adds to every arm, with the reason. One whose name the command has
+            already, as it is or negated, is left out.
+        env: variables of every arm.
+        methods: what `init` calls a method -> how it is asked for; the first is the default.
+        alternative: the words, or variables, that spend the same budget without drafts.
+        alternative_keys: settings in which that arm then differs.
+        alternative_why: what it does, in a sentence.
+        placement: whether arms run together or one at a time on an accelerator.
+        ready_s: how long a large model may load.
+        peak: requests in flight of the intended peak of a new plan.
+    """
+
+    programs: tuple[tuple[str, ...], ...] = ()
+    command: tuple[str, ...] = ()
+    model_flags: tuple[str, ...] = ()
+    port_flags: tuple[str, ...] = ("--port",)
+    host_flag: str = "--host"
+    measured: tuple[tuple[tuple[str, ...], str], ...] = ()
+    env: dict[str, str] = {}
+    settings: Settings = {}
+    methods: dict[str, Method] = {}
+    alternative: tuple[str, ...] = ()
+    alternative_settings: Settings = {}
+    alternative_keys: tuple[str, ...] = ()
+    alternative_why: str = SMALLER_CHUNKS
+    placement: Literal["together", "one_at_a_time"] = "one_at_a_time"
+    ready_s: float = 900.0
+    peak: int = 16
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):

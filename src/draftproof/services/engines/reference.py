@@ -13,10 +13,12 @@ from draftproof.services.engines.facts import (
     EngineFacts,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.values import as_table, as_text, decode_object, name_facts
 
@@ -70,7 +72,29 @@ _SIGNALS = Signals(
     missing={"cache_usage": NO_CACHE_SHARE, "preemptions_per_request": NO_PREEMPTIONS},
 )
 
+
+def _drafting(method: str) -> Method:
+    return Method(spelled=method, settings={"speculation.method": method, "speculation.num_spec_tokens": 4})
+
+
+_STARTING = Starting(
+    programs=(("draftproof", "serve"),),
+    settings={
+        "speculation.method": "off",
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 256,
+        "num_threads": 2,
+    },
+    methods={name: _drafting(name) for name in ("ngram", "draft_model", "attached", "self")},
+    alternative_settings={"max_num_batched_tokens": 64},
+    alternative_keys=("max_num_batched_tokens",),
+    placement="together",
+    ready_s=300.0,
+    peak=8,
+)
+
 REFERENCE = EngineAdapter(
+    starting=_STARTING,
     facts=EngineFacts(
         name="reference",
         title="the reference engine",

@@ -23,11 +23,13 @@ from draftproof.services.engines.facts import (
     Family,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Settings,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.values import (
     as_text,
@@ -282,7 +284,54 @@ _SIGNALS = Signals(
     },
 )
 
+
+_FILES = (
+    "TensorRT-LLM reads how it drafts from a YAML file and nowhere else. Write both files, and name them by",
+    "absolute paths; let them differ in nothing that is not shown here. baseline.yaml:",
+    "    return_perf_metrics: true           # opens /prometheus/metrics, without which nothing is proven",
+    "    enable_iter_perf_stats: true",
+    "    kv_cache_config:",
+    "      enable_block_reuse: false         # else a prompt asked twice comes from the cache",
+    "candidate.yaml: the same, and",
+    "    speculative_config:",
+)
+
+
+def _method(spelled: str, *lines: str, needs_draft: bool = False) -> Method:
+    return Method(
+        spelled=spelled,
+        add=("--config", "/FILL_IN/candidate.yaml"),
+        needs_draft=needs_draft,
+        note=(*_FILES, *(f"      {line}" for line in (f"decoding_type: {spelled}", *lines))),
+    )
+
+
+_STARTING = Starting(
+    programs=(("trtllm-serve",),),
+    command=(
+        *("trtllm-serve", "{model}", "--host", "127.0.0.1", "--port", "{port}", "--backend", "pytorch"),
+        *("--max_seq_len", "4096", "--config", "/FILL_IN/baseline.yaml"),
+    ),
+    methods={
+        "ngram": _method(
+            "NGram",
+            *("max_draft_len: 4", "max_matching_ngram_size: 4"),
+            "is_public_pool: false             # else drafts depend on other requests",
+        ),
+        "draft_model": _method(
+            "Draft_Target", "max_draft_len: 4", "speculative_model: {draft}", needs_draft=True
+        ),
+        "eagle3": _method("Eagle3", "max_draft_len: 3", "speculative_model: {draft}", needs_draft=True),
+        "mtp": _method("MTP", "max_draft_len: 1"),
+    },
+    alternative=("--enable_chunked_prefill", "--max_num_tokens", "1024"),
+    alternative_keys=("enable_chunked_prefill", "max_num_tokens"),
+    alternative_why="prompts enter in chunks, so that a long prompt holds up running answers for less time",
+    ready_s=1800.0,
+)
+
 TENSORRT_LLM = EngineAdapter(
+    starting=_STARTING,
     facts=EngineFacts(
         name="tensorrt-llm",
         title="TensorRT-LLM",

@@ -30,11 +30,13 @@ from draftproof.services.engines.facts import (
     Family,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Settings,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.protocol import Answer
 from draftproof.services.engines.values import as_text, decode_object, name_facts, read_smi, sum_series
@@ -255,7 +257,27 @@ _SIGNALS = Signals(
     },
 )
 
+
+_STARTING = Starting(
+    programs=(("text-generation-launcher",),),
+    command=(
+        *("text-generation-launcher", "--model-id", "{model}", "--hostname", "127.0.0.1", "--port", "{port}"),
+        *("--max-input-tokens", "3072", "--max-total-tokens", "4096"),
+    ),
+    model_flags=("--model-id",),
+    port_flags=("--port", "-p"),
+    host_flag="--hostname",
+    measured=((("--speculate", "0"), "heads in the model's own repository would draft otherwise"),),
+    env={"PREFIX_CACHING": "0"},  # a prompt that is asked at a second load is not in the cache
+    methods={"ngram": Method(spelled="n-gram", add=("--speculate", "2"))},
+    # No more prompt tokens in a step than one prompt may have.
+    alternative=("--max-batch-prefill-tokens", "3072"),
+    alternative_keys=("max_batch_prefill_tokens",),
+    alternative_why="fewer prompts enter together, so that they hold up running answers for less time",
+)
+
 TGI = EngineAdapter(
+    starting=_STARTING,
     fold=_TokenEventFold,
     facts=EngineFacts(
         name="tgi",

@@ -33,11 +33,13 @@ from draftproof.services.engines.facts import (
     Family,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Settings,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.llamacpp.flags import read_flags, vary_llamacpp
 from draftproof.services.engines.values import (
@@ -365,7 +367,50 @@ _SIGNALS = Signals(
     },
 )
 
+
+_STARTING = Starting(
+    programs=(("llama-server",),),
+    # Context and slots are stated: a drafter has a cache as long as the target's, and without `-fit off` the
+    # server would make room for it in silence.
+    command=(
+        *("llama-server", "-m", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
+        *("-c", "8192", "-np", "4", "-fit", "off"),
+    ),
+    model_flags=("-m", "--model"),
+    measured=(
+        (("-cram", "0"), "a prompt that is asked at a second load is not in the cache"),
+        (("--metrics",), "counters of tokens and drafts"),
+    ),
+    methods={
+        # Without --spec-type a drafter is loaded and never asked, with no warning.
+        "ngram": Method(
+            spelled="ngram-simple",
+            add=(
+                *("--spec-type", "ngram-simple"),
+                *("--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "8"),
+            ),
+        ),
+        "draft_model": Method(
+            spelled="draft-simple",
+            add=("--spec-type", "draft-simple", "--spec-draft-n-max", "4", "-md", "{draft}"),
+            needs_draft=True,
+        ),
+        "eagle3": Method(
+            spelled="draft-eagle3",
+            add=("--spec-type", "draft-eagle3", "--spec-draft-n-max", "4", "-md", "{draft}"),
+            needs_draft=True,
+        ),
+        "mtp": Method(spelled="draft-mtp", add=("--spec-type", "draft-mtp", "--spec-draft-n-max", "2")),
+    },
+    alternative=("-b", "128", "-ub", "128"),
+    alternative_keys=("batch_size", "ubatch_size"),
+    placement="together",
+    ready_s=300.0,
+    peak=4,
+)
+
 LLAMACPP = EngineAdapter(
+    starting=_STARTING,
     facts=EngineFacts(
         name="llamacpp",
         title="llama.cpp server",

@@ -33,11 +33,13 @@ from draftproof.services.engines.facts import (
     Family,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Settings,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.protocol import Answer
 from draftproof.services.engines.sglang.settings import ALIASES, name_settings, read_flags, vary_sglang
@@ -370,7 +372,58 @@ _SIGNALS = Signals(
     },
 )
 
+
+_HEAD_STEPS = (
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
+)
+_STARTING = Starting(
+    programs=(("-m", "sglang.launch_server"), ("sglang", "serve")),
+    command=(
+        *("python3", "-m", "sglang.launch_server", "--model-path", "{model}"),
+        *("--host", "127.0.0.1", "--port", "{port}", "--context-length", "4096"),
+    ),
+    model_flags=("--model-path", "--model"),
+    measured=(
+        (("--disable-radix-cache",), "a prompt that is asked at a second load is not in the cache"),
+        (("--enable-metrics",), "counters of tokens and drafts"),
+        (("--decode-log-interval", "1"), "its gauges of acceptance cover one logging interval: one step"),
+    ),
+    env={"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1"},  # seconds of drafting and verifying in the metrics
+    methods={
+        "ngram": Method(
+            spelled="NGRAM",
+            add=("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"),
+        ),
+        "draft_model": Method(
+            spelled="STANDALONE",
+            add=(
+                *("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", "{draft}"),
+                *_HEAD_STEPS,
+            ),
+            needs_draft=True,
+        ),
+        "eagle3": Method(
+            spelled="EAGLE3",
+            add=(
+                *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{draft}"),
+                *_HEAD_STEPS,
+            ),
+            needs_draft=True,
+        ),
+        "mtp": Method(
+            spelled="EAGLE",
+            add=(
+                *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "1"),
+                *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "2"),
+            ),
+        ),
+    },
+    alternative=("--chunked-prefill-size", "512"),
+    alternative_keys=("chunked_prefill_size",),
+)
+
 SGLANG = EngineAdapter(
+    starting=_STARTING,
     fold=HeldTailFold,
     facts=EngineFacts(
         name="sglang",

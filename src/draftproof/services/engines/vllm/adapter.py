@@ -5,6 +5,7 @@ Names and words: release 0.32.0, `vllm/v1/metrics/loggers.py`, `vllm/v1/spec_dec
 number comes from and where vLLM's own mislead.
 """
 
+import json
 from collections.abc import Mapping
 
 import msgspec
@@ -23,11 +24,13 @@ from draftproof.services.engines.facts import (
     Family,
     Feature,
     Identity,
+    Method,
     Release,
     Sample,
     Series,
     Settings,
     Signals,
+    Starting,
 )
 from draftproof.services.engines.values import as_text, decode_object, first_sum, list_cards
 from draftproof.services.engines.vllm.settings import (
@@ -296,7 +299,45 @@ _SIGNALS = Signals(
     },
 )
 
+
+def _method(name: str, tokens: int, **further: str | int) -> Method:
+    config = {"method": name, "num_speculative_tokens": tokens, **further}
+    # A server without speculation refuses the second flag.
+    flags = ("--speculative-config", json.dumps(config), "--per-request-spec-decode-metrics", "detailed")
+    return Method(spelled=name, add=flags, needs_draft="model" in further)
+
+
+_STARTING = Starting(
+    programs=(("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")),
+    command=(
+        "vllm",
+        "serve",
+        "{model}",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+        "--max-model-len",
+        "4096",
+    ),
+    model_flags=("--model",),
+    measured=(
+        (("--no-enable-prefix-caching",), "a prompt that is asked at a second load is not in the cache"),
+        (("--enable-per-request-metrics",), "queue and prefill times of each request"),
+    ),
+    env={"VLLM_SERVER_DEV_MODE": "1"},  # opens /server_info, which states the settings in force
+    methods={
+        "ngram": _method("ngram", 4, prompt_lookup_min=2, prompt_lookup_max=4),
+        "draft_model": _method("draft_model", 4, model="{draft}"),
+        "eagle3": _method("eagle3", 3, model="{draft}"),
+        "mtp": _method("mtp", 1),
+    },
+    alternative=("--max-num-batched-tokens", "512"),
+    alternative_keys=("max_num_batched_tokens",),
+)
+
 VLLM = EngineAdapter(
+    starting=_STARTING,
     facts=EngineFacts(
         name="vllm",
         title="vLLM",

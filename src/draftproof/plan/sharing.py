@@ -1,0 +1,71 @@
+"""What arms share: `[engine]` written into each of them, and words that an arm adds to its command. Pure.
+
+Works on the values as read, before they are checked: what has the wrong type is left for the schema to name.
+"""
+
+from typing import Any
+
+from draftproof.core.errors import PlanError
+from draftproof.plan.tables import split_words
+from draftproof.services.engines.commands import drop_flags, list_flags
+
+_BASELINE = "baseline"
+_ARMS = (_BASELINE, "candidate", "alternative")
+
+
+def share_engine(values: dict[str, Any], source: str) -> None:
+    """Write `engine` into every arm that does not say otherwise, and `add` into its command, in place.
+
+    Raises PlanError: an arm adds words to a command that there is not.
+    """
+    engine, arms = values.get("engine"), values.setdefault("arms", {})
+    if not isinstance(arms, dict):
+        return
+    shared = (
+        {"engine" if key == "name" else key: one for key, one in engine.items()}
+        if isinstance(engine, dict)
+        else {}
+    )
+    if shared:
+        arms.setdefault(_BASELINE, {})
+    for name, arm in arms.items():
+        if isinstance(arm, dict) and name in _ARMS:
+            arms[name] = _add_words(_inherit(shared, arm), f"arms.{name}", source)
+
+
+def _inherit(shared: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
+    """Return an arm with what it shares; one that is attached to takes no command, and the other way round."""
+    other = {"url": "command", "command": "url"}
+    hidden = {other[key] for key in other if key in arm} | ({"env"} if "url" in arm else set())
+    kept = {key: one for key, one in shared.items() if key not in hidden}
+    both = {
+        key for key in kept.keys() & arm.keys() if isinstance(kept[key], dict) and isinstance(arm[key], dict)
+    }
+    return kept | arm | {key: kept[key] | arm[key] for key in both}
+
+
+def _add_words(arm: dict[str, Any], place: str, source: str) -> dict[str, Any]:
+    if "add" not in arm:
+        return arm
+    added, command = _split(arm["add"]), _split(arm.get("command"))
+    if command is None:
+        raise PlanError(
+            f"{place}.add has no command to add to.",
+            place=source,
+            fix=f"state engine.command or {place}.command.",
+        )
+    if not isinstance(added, tuple) or not isinstance(command, tuple):
+        return arm
+    names = {use.name for use in list_flags(added)}
+    kept = drop_flags(command, lambda name: name.replace("-", "_") in names)
+    return {key: one for key, one in arm.items() if key != "add"} | {"command": [*kept, *added]}
+
+
+def _split(command: object) -> tuple[str, ...] | object:
+    """Return the words of a command; what is none stays as it is, for the schema to name."""
+    try:
+        words = split_words(command)
+    except ValueError:
+        return command
+    is_list = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
+    return tuple(words) if is_list and isinstance(words, list | tuple) else command
