@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.plan.loading import load_builtin_plan, load_plan
+from draftproof.plan.loading import load_builtin_plan, load_plan, parse_plan
 
 
 def test_init_without_an_engine_is_the_plan_of_the_demo(tmp_path, call):
@@ -36,12 +36,17 @@ def test_init_with_everything_given_leaves_nothing_to_fill_in(tmp_path, call):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--engine", "tgi", "--method", "mtp"), "has no method 'mtp'. Fix: use one of: ngram"),
+        (("--engine", "tgi", "--method", "mtp"), "has no method 'mtp' here. Fix: use one of: ngram"),
         (
             ("--engine", "exllama"),
             "Fix: use one of: vllm, sglang, tensorrt-llm, llamacpp, tgi, openai, reference",
         ),
-        (("--method", "ngram"), "add --engine"),
+        (("--method", "ngram"), "or an engine with --engine: vllm"),
+        (("--serve", "vllm serve m", "--url", "http://x"), "are two services"),
+        (("--url", "http://x"), "--candidate-url belong together"),
+        (("--serve", "vllm serve m", "--engine", "sglang"), "--engine: the command of --serve has 'vllm'"),
+        (("--serve", "docker run vllm"), "outside of this program's reach"),
+        (("--segment-by", "task", "--engine", "vllm"), "name it with --from-log"),
         (("--engine", "openai", "--method", "ngram"), "leave --method out"),
     ],
 )
@@ -62,3 +67,42 @@ def test_init_never_overwrites_and_names_a_place_it_cannot_write(tmp_path, call)
     assert "choose another name" in err
     code, _, err = call("init", "--engine", "vllm", "--out", tmp_path / "absent" / "plan.toml")
     assert (code, err.count("\n")) == (1, 1)
+
+
+def test_init_from_a_command_is_a_plan_that_runs(tmp_path, call):
+    """Today's service is the baseline as it is started; what the measurement adds is said."""
+    path = tmp_path / "plan.toml"
+    serve = "HF_HUB_OFFLINE=1 vllm serve org/model --port 8000 --max-model-len 2048 --max-num-seqs 4"
+    code, out, err = call("init", "--serve", serve, "--out", path)
+    assert (code, err) == (0, "")
+    assert "Added to every arm for the measurement: --no-enable-prefix-caching" in out
+    plan, _ = load_plan(path)
+    baseline, candidate = plan.arms.baseline, plan.arms.candidate
+    assert plan.target.model == "org/model"
+    assert baseline.env["HF_HUB_OFFLINE"] == candidate.env["HF_HUB_OFFLINE"] == "1"
+    assert baseline.command is not None
+    assert baseline.command[:7] == (
+        "vllm",
+        "serve",
+        "{model}",
+        "--max-model-len",
+        "2048",
+        "--max-num-seqs",
+        "4",
+    )
+    assert candidate.command is not None
+    assert candidate.command[: len(baseline.command)] == baseline.command
+    assert len(path.read_text().splitlines()) <= 66
+
+
+def test_a_plan_is_printed_as_it_is_used_and_with_every_default(tmp_path, call):
+    """Both texts read back as the same plan; the full one marks what is a default."""
+    path = tmp_path / "plan.toml"
+    assert call("init", "--engine", "vllm", "--model", "org/model", "--out", path)[0] == 0
+    plan = load_plan(path)[0]
+    for arguments in ((), ("--full",)):
+        code, out, _ = call("plan", path, *arguments)
+        assert code == 0
+        assert parse_plan(out) == plan
+        assert ("tail_margin = 0.25  # default" in out) is bool(arguments)
+    assert "failure_margin = 0.1\n" in out

@@ -21,6 +21,7 @@ from draftproof.cli.console import INTERRUPTED_CODE, make_printable, print_text,
 from draftproof.cli.costs import costs
 from draftproof.cli.init import init
 from draftproof.cli.package import package
+from draftproof.cli.plan import plan
 from draftproof.cli.rules import rules
 from draftproof.cli.run import WAIT_MINUTES, WAIT_OPTION, demo, run
 from draftproof.cli.samples import samples
@@ -31,7 +32,8 @@ from draftproof.core.errors import DraftproofError
 
 COMMANDS = (
     (demo, "Example: draftproof demo --out demo-run"),
-    (init, "Example: draftproof init --engine vllm --method ngram --model ./my-model"),
+    (init, 'Example: draftproof init --from-log requests.jsonl --serve "vllm serve ./my-model"'),
+    (plan, "Example: draftproof plan plan.toml --full"),
     (check, "Example: draftproof check plan.toml"),
     (run, "Examples: draftproof run plan.toml --out run1   |   draftproof run --resume run1"),
     (report, "Example: draftproof report demo-run"),

@@ -1,37 +1,40 @@
-"""The text of a new plan for an engine and a method: what can be asked for, and what fills the templates in.
+"""The text of a new plan: what can be asked for, and what fills the one template in.
 
-The plans are the templates in `data/plans/init`, one for each engine; what they share stands in those whose
-names begin with an underscore.
+What an engine needs is a fact of the engine (`Starting`); the template is `data/plans/new.toml.j2`. A plan
+for one question has about sixty lines: what is left out has its default, as `draftproof plan --full` shows.
 """
 
+import textwrap
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from draftproof.core.errors import UsageError
+from draftproof.judge.decide.guardrails import pairs_needed_for_margin
+from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.faults import PLACEHOLDER
 from draftproof.plan.loading import render_string
+from draftproof.plan.schema import Comparison, Thresholds
 from draftproof.services.arms.comparability import find_known_forced
-from draftproof.services.engines import adapter_for
+from draftproof.services.engines import ADAPTERS, adapter_for
+from draftproof.services.engines.facts import Method, Starting
+from draftproof.services.engines.starting import Service, join_words
 from draftproof.workload.blocks import ENOUGH_BLOCKS
 from draftproof.workload.moments import NS_PER, Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
 
-_DRAFTING = ("ngram", "draft_model", "eagle3", "mtp")
-# Engine to the methods that its template knows; a service that discloses nothing has none to choose.
-METHODS: dict[str, tuple[str, ...]] = {
-    "vllm": _DRAFTING,
-    "sglang": _DRAFTING,
-    "tensorrt-llm": _DRAFTING,
-    "llamacpp": _DRAFTING,
-    "tgi": ("ngram",),
-    "openai": (),
-    "reference": ("ngram", "draft_model", "attached", "self"),
-}
-_WORDS = {
+OPENAI, _REFERENCE = "openai", "reference"
+# A person names a service by the protocol that it speaks, a plan calls it generic.
+_ORDER = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", OPENAI, _REFERENCE)
+ENGINES = {name: ADAPTERS["generic" if name == OPENAI else name].starting for name in _ORDER}
+# Engine to the methods that can be asked for; a service that discloses nothing has none to choose.
+METHODS: dict[str, tuple[str, ...]] = {name: tuple(one.methods) for name, one in ENGINES.items()}
+_WHAT = {
     "ngram": "n-gram lookup",
     "draft_model": "a draft model",
     "eagle3": "an EAGLE-3 head",
@@ -39,35 +42,64 @@ _WORDS = {
     "attached": "a trained head",
     "self": "early-exit drafting",
 }
-# How an engine spells a method in the settings of a running service, where it is not the method's name here.
-_SPELLINGS = {
-    "sglang": {"ngram": "NGRAM", "draft_model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "EAGLE"},
-    "tensorrt-llm": {"ngram": "NGram", "draft_model": "Draft_Target", "eagle3": "Eagle3", "mtp": "MTP"},
-    "llamacpp": {
-        "ngram": "ngram-simple",
-        "draft_model": "draft-simple",
-        "eagle3": "draft-eagle3",
-        "mtp": "draft-mtp",
+_DRAFTERS = {
+    "ngram": {
+        "identity": "n-gram lookup in the request's own tokens",
+        "provenance": "no training",
     },
-    "tgi": {"ngram": "n-gram"},
+    "mtp": {"identity": "the target's own prediction heads", "provenance": "trained with the target"},
 }
-_NEEDS_DRAFT = ("draft_model", "eagle3")
-_REFERENCE = "reference"
 _DEMO_MODEL = "builtin:smollm2-135m-instruct"
+_STARTER_PROMPTS, _STARTER_LIMIT, _REFERENCE_LIMIT = 48, 128, 36
 _RECORDED_S, _LARGE_BLOCK = 600.0, 128  # of a recording: what a new plan takes, and its largest block
+# More prompts than this make a run of hours; a new plan then takes a part, and says so.
+MOST_PROMPTS = 600
+_WIDTH = 106  # of a comment and of a command
+_STARTER_PART = """{ language = ["en"], sampling = ["regulated"], \
+task = ["rewriting", "grounded", "explanation", "chat"] }"""
+_LOAD_WHY = """\
+Requests in flight: the ordinary load and the intended peak; a block is a measurement period of each arm, and
+six are the fewest. Rates, bursts, classes and recorded arrivals: docs/load.md."""
+_LOG_WHY = """\
+A log is a fair sample of the traffic that it is from. If yours is none, say "synthetic": a verdict is then a
+pilot hypothesis."""
+_STARTER_WHY = """\
+The starter prompts are written for the project, not taken from traffic: a verdict on them is a pilot
+hypothesis. With a fair sample of your own prompts say "representative"."""
+_TRACE_WHY = """\
+A trace that keeps no prompts is asked with invented words, so its verdict is a pilot hypothesis. Where it has
+the prompts and is a fair sample of your traffic, say "representative"."""
+
+
+class Prompts(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompts of a log, as a plan reads them: file, segments, how many, and where they come from."""
+
+    path: str
+    segment_by: tuple[str, ...]
+    count: int
+    segments: int
+    source: str
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open.
 
-    `trace`: a file of recorded requests that the plan replays, with the `units` that it does not say, and how
-    many requests its first ten minutes have.
+    `service`: today's service, by its command; `url` and `candidate_url`: services that run already.
+    `env`: variables that this host needs beside the engine's. `shares_device`: arms may run together.
+    `prompts`: those of a log. `trace`: a file of recorded requests that the plan replays, with the `units`
+    that it does not say, and how many requests its first ten minutes have.
     """
 
     engine: str
     method: str | None = None
     model: str | None = None
     draft: str | None = None
+    service: Service | None = None
+    url: str | None = None
+    candidate_url: str | None = None
+    env: dict[str, str] = {}
+    shares_device: bool = False
+    prompts: Prompts | None = None
     trace: str | None = None
     units: Units = Units()
     trace_requests: int = 0
@@ -87,46 +119,222 @@ def render_new_plan(wanted: Wanted) -> str:
     """Return the text of a new plan, with marks where something is still to be filled in.
 
     A path that exists becomes absolute, so that it means the same wherever the plan is kept. Raises
-    UsageError: no such engine, a method that its template lacks, or a drafter for a method without one.
+    UsageError: no such engine, a method that it lacks, or a drafter for a method without one.
     """
     method = _choose_method(wanted)
-    model = _locate(wanted.model) or (_DEMO_MODEL if wanted.engine == _REFERENCE else f"{PLACEHOLDER}_MODEL")
-    draft = _locate(wanted.draft)
-    if draft is None and method in _NEEDS_DRAFT and wanted.engine != _REFERENCE:
-        draft = f"{PLACEHOLDER}_DRAFT"
-    values = {
-        "method": method,
-        "what": _WORDS.get(method or ""),
-        "name": wanted.engine if method is None else f"{wanted.engine}-{method}",
-        "model": model,
-        "draft": draft,
-        "draft_is_local": draft is not None and Path(draft).exists(),
-        "trace": wanted.trace,
-        "forced": _list_forced(wanted.engine, method),
-        "units": wanted.units,
-        "trace_block": max(1, min(_LARGE_BLOCK, wanted.trace_requests // ENOUGH_BLOCKS)),
+    values = _describe_arms(wanted, method) | _describe_workload(wanted) | {"has_marks": False}
+    template = _environment().get_template("new.toml.j2")
+    text = template.render(values)
+    marked = template.render(values | {"has_marks": True}) if PLACEHOLDER in text else text
+    return marked.rstrip() + "\n"
+
+
+def _describe_arms(wanted: Wanted, method: str | None) -> dict[str, Any]:
+    """Return what the template says of services and arms."""
+    starting, service, attached = ENGINES[wanted.engine], wanted.service, wanted.url is not None
+    known = starting.methods.get(method or "")
+    drafts = service.drafting if service else ()
+    model = _locate(service.model if service else wanted.model)
+    engine_method = (service.method if service else None) or (known.spelled if known else None)
+    what = "the changed service" if method is None else _WHAT.get(method, method)
+    title = adapter_for("generic" if wanted.engine == OPENAI else wanted.engine).facts.title
+    is_launched = not attached and wanted.engine not in {OPENAI, _REFERENCE}
+    values: dict[str, Any] = {
+        "engine": wanted.engine,
+        "name": wanted.engine if method is None else f"{wanted.engine}-{method.replace('_', '-')}",
+        "question": f"Does {what} make {title} faster here, for this model and these prompts?"
+        if method
+        else "Does the changed service answer faster than today's, as well and as surely?",
+        "what": what,
+        "target": _describe_target(wanted, model),
+        "placement": "together" if attached or wanted.shares_device else starting.placement,
+        "ready_s": 60.0 if attached or wanted.engine == OPENAI else starting.ready_s,
+        "command": (service.command if service else _measured_command(starting)) if is_launched else (),
+        "engine_why": [f"Added for the measurement: {flags} ({why})." for flags, why in service.added]
+        if service
+        else (),
+        "env": (service.env if service else starting.env) | wanted.env if is_launched else {},
+        "settings": starting.settings if not attached else {},
+        "url": wanted.url
+        or (f"https://{PLACEHOLDER}_ADDRESS_OF_BASELINE" if wanted.engine == OPENAI else None),
+        "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"} if wanted.engine == OPENAI else {},
+        "served_model": model or f"{PLACEHOLDER}_MODEL" if wanted.engine == OPENAI else None,
+        "candidate_url": wanted.candidate_url
+        or (f"https://{PLACEHOLDER}_ADDRESS_OF_CANDIDATE" if attached or wanted.engine == OPENAI else None),
+        "candidate_keys": ("served_model", "max_model_len")
+        if wanted.engine == OPENAI
+        else _list_keys(wanted),
+        "alternative_keys": (),
+        "alternative_add": (),
+        "alternative_settings": {},
+        "forced": _list_forced(wanted.engine, engine_method),
     }
-    template = _environment().get_template(f"{wanted.engine}.toml.j2")
-    # The head says whether anything is left to fill in, which the text without that sentence tells.
-    has_marks = PLACEHOLDER in template.render(values, placeholders=False)
-    return template.render(values, placeholders=has_marks)
+    if is_launched or wanted.engine == _REFERENCE:
+        values |= {
+            f"alternative_{name}": getattr(starting, f"alternative_{name}")
+            for name in ("keys", "settings", "why")
+        }
+        values["alternative_add"] = starting.alternative
+    return values | _describe_drafting(wanted, method, known, drafts, is_launched=is_launched)
+
+
+def _describe_target(wanted: Wanted, model: str | None) -> dict[str, str]:
+    """Return the target; formats shorter than float32 have ties, by which greedy answers differ more."""
+    if wanted.engine == _REFERENCE:
+        return {"model": model or _DEMO_MODEL, "dtype": "float32"}
+    return {"model": model or f"{PLACEHOLDER}_MODEL"}
+
+
+def _describe_drafting(
+    wanted: Wanted, method: str | None, known: Method | None, drafts: Sequence[str], *, is_launched: bool
+) -> dict[str, Any]:
+    """Return what the template says of the candidate's drafts and drafter."""
+    draft = _locate(wanted.draft)
+    if draft is None and known is not None and known.needs_draft:
+        draft = f"{PLACEHOLDER}_DRAFT"
+    words = drafts or (known.add if known else ())
+    added = tuple(word.replace("{draft}", draft or "") for word in words)
+    measured = ENGINES[wanted.engine].measured_drafting if known or drafts else ()
+    settings = dict(known.settings) if known and not wanted.url else {}
+    if wanted.engine == _REFERENCE and draft:
+        settings["drafter"] = draft
+    # A drafter that ships states its facts in its own record.
+    is_shipped = wanted.engine == _REFERENCE and (draft or "builtin:").startswith(("layers:", "builtin:"))
+    facts = _DRAFTERS.get(method or "", {"identity": draft} if draft and not is_shipped else {})
+    local = {"path": draft} if draft is not None and Path(draft).exists() and not is_shipped else {}
+    note = tuple(
+        line.replace("{draft}", draft or "") for line in (known.note if known and not drafts else ())
+    )
+    return {
+        "candidate_add": (*added, *measured) if is_launched else (),
+        "candidate_settings": settings,
+        "candidate_why": note,
+        "drafter": facts | local,
+    }
+
+
+def _list_keys(wanted: Wanted) -> tuple[str, ...]:
+    return (
+        ("speculation", "drafter", "config")
+        if wanted.engine == "tensorrt-llm"
+        else ("speculation", "drafter")
+    )
+
+
+def _measured_command(starting: Starting) -> tuple[str, ...]:
+    return (*starting.command, *(word for flags, _ in starting.measured for word in flags))
+
+
+def _describe_workload(wanted: Wanted) -> dict[str, Any]:
+    """Return what the template says of prompts, loads and evidence."""
+    peak = 4 if wanted.shares_device else ENGINES[wanted.engine].peak
+    if wanted.trace is not None:
+        return _describe_trace(wanted)
+    prompts = wanted.prompts
+    count = min(prompts.count, MOST_PROMPTS) if prompts else _STARTER_PROMPTS
+    size = max(1, count // ENOUGH_BLOCKS)
+    levels = [
+        {"name": "single", "concurrency": 1, "block_size": size},
+        {"name": "busy", "concurrency": peak, "block_size": size},
+    ]
+    said = _describe_prompts(prompts, count) if prompts else _describe_starter(wanted)
+    return said | {
+        "levels": levels,
+        "load_why": _LOAD_WHY,
+        **_choose_margin(count),
+    }
+
+
+def _describe_prompts(prompts: Prompts, count: int) -> dict[str, Any]:
+    least = max(_tail_of_default(), _pairs_of_default())
+    each = count // prompts.segments if count < prompts.count else None
+    cut = (
+        f" Of each segment {each} are asked, chosen by the seed: all would take "
+        f"{prompts.count / count:.1f} times as long."
+    )
+    pilot = (
+        f"{count} prompts are too few for what representative evidence must show: the tail "
+        f"({Thresholds().tail_quantile}) and failures take {least}. So a verdict is a pilot hypothesis."
+    )
+    return {
+        "evidence": "representative" if count >= least else "synthetic",
+        "evidence_why": _LOG_WHY if count >= least else pilot,
+        "workload": prompts.path,
+        "workload_why": prompts.source + (cut if each else ""),
+        "segment_by": prompts.segment_by,
+        "workload_keys": {"items_per_segment": each} if each else {},
+    }
+
+
+def _describe_starter(wanted: Wanted) -> dict[str, Any]:
+    limit = _REFERENCE_LIMIT if wanted.engine == _REFERENCE else _STARTER_LIMIT
+    return {
+        "evidence": "synthetic",
+        "evidence_why": _STARTER_WHY,
+        "workload": "builtin:starter",
+        "workload_why": "Your own prompts decide: `draftproof init --from-log FILE`, or a JSONL file "
+        "(docs/workloads.md).",
+        "segment_by": ("task",),
+        "workload_keys": {
+            "items_per_segment": 12,
+            "max_tokens": limit,
+            "where": _STARTER_PART,
+        },
+    }
+
+
+def _describe_trace(wanted: Wanted) -> dict[str, Any]:
+    """A block is a window of the recording: large ones keep its bursts."""
+    size = max(1, min(_LARGE_BLOCK, wanted.trace_requests // ENOUGH_BLOCKS))
+    keys: dict[str, Any] = {"window": f"{{ start_s = 0.0, duration_s = {_RECORDED_S} }}"}
+    if wanted.units.timestamp:
+        keys["timestamp_unit"] = f'"{wanted.units.timestamp}"'
+    if wanted.units.block_tokens:
+        keys["block_tokens"] = wanted.units.block_tokens
+    return {
+        "evidence": "synthetic",
+        "evidence_why": _TRACE_WHY,
+        "workload": wanted.trace,
+        "workload_why": "Recorded requests: each is due when the recording says, in every arm alike "
+        "(docs/load.md). `max_tokens` would cap the recorded lengths of answers, and make the load lighter.",
+        "segment_by": ("prompt_length",),
+        "workload_keys": keys,
+        "levels": [{"name": "recorded", "block_size": size, "replay": {"speed": 1.0}}],
+        "load_why": "A block is a window of the recording, which each arm in turn answers; large blocks keep "
+        "its bursts.",
+        **_choose_margin(wanted.trace_requests),
+    }
+
+
+def _choose_margin(prompts: int) -> dict[str, Any]:
+    """Return whether the default margin of failures is beyond what so many prompts can show."""
+    needed = _pairs_of_default()
+    return {"failure_margin": prompts < needed, "prompts": prompts, "prompts_of_default": needed}
+
+
+def _pairs_of_default() -> int:
+    return pairs_needed_for_margin(Thresholds().failure_margin, Comparison().confidence)
+
+
+def _tail_of_default() -> int:
+    return tail_floor(int(Thresholds().tail_quantile.removeprefix("p")) / 100, Comparison().confidence)
 
 
 def _list_forced(engine: str, method: str | None) -> dict[str, str]:
     """Return what the engine is known to change by itself for the method, each with the reason."""
-    if method is None:
-        return {}
-    return find_known_forced(adapter_for(engine), _SPELLINGS.get(engine, {}).get(method, method))
+    return find_known_forced(adapter_for(engine), method) if method is not None else {}
 
 
 def _choose_method(wanted: Wanted) -> str | None:
     """Return the method, the first of the engine's where none is named."""
     if wanted.engine not in METHODS:
         raise UsageError(
-            f"there is no template for {wanted.engine!r}",
+            f"no plan is known for {wanted.engine!r}",
             place="--engine",
             fix=f"use one of: {', '.join(METHODS)}",
         )
+    if wanted.service is not None and wanted.service.method is not None:
+        return _name_method(wanted)
     known = METHODS[wanted.engine]
     method = wanted.method or (known[0] if known else None)
     if method is not None and method not in known:
@@ -135,10 +343,11 @@ def _choose_method(wanted: Wanted) -> str | None:
             if known
             else "leave --method out: such a service does not say how it drafts"
         )
-        raise UsageError(
-            f"the template for {wanted.engine} has no method {method!r}", place="--method", fix=fix
-        )
-    if wanted.draft is not None and (method is None or method in {"ngram", "mtp"}):
+        raise UsageError(f"{wanted.engine} has no method {method!r} here", place="--method", fix=fix)
+    takes_draft = wanted.engine == _REFERENCE or (
+        method is not None and ENGINES[wanted.engine].methods[method].needs_draft
+    )
+    if wanted.draft is not None and (not takes_draft or method == "ngram"):
         said = "such a service" if method is None else f"the method {method}"
         raise UsageError(
             f"{said} takes no drafter", place="--draft", fix="leave --draft out, or choose another --method"
@@ -146,11 +355,26 @@ def _choose_method(wanted: Wanted) -> str | None:
     return method
 
 
+def _name_method(wanted: Wanted) -> str:
+    """Return the method of a service that drafts already, which no option may contradict."""
+    assert wanted.service is not None  # noqa: S101 - the caller has one
+    spelled = str(wanted.service.method)
+    methods = ENGINES[wanted.engine].methods
+    name = next((name for name, one in methods.items() if one.spelled == spelled), spelled.lower())
+    if wanted.method not in {None, name} or wanted.draft is not None:
+        raise UsageError(
+            f"the command of --serve drafts already, by {spelled}",
+            place="--method" if wanted.draft is None else "--draft",
+            fix="leave it out: the candidate is the command as it is, the baseline the same without drafts",
+        )
+    return name
+
+
 def add_trace(wanted: Wanted, path: Path | None) -> Wanted:
     """Return what is wanted with a recording, after its first ten minutes have been read as one."""
     units = wanted.units
     if path is None:
-        if units != Units():
+        if units != Units() and wanted.prompts is None:
             raise UsageError(
                 "--timestamp-unit and --block-tokens are a recording's.", fix="name it with --trace"
             )
@@ -173,15 +397,61 @@ def _locate(name: str | None) -> str | None:
     return str(path.absolute()) if path.exists() else name
 
 
+def _render_words(words: Sequence[str]) -> str:
+    """Return a command as a TOML string: on one line, or on several that are split like one."""
+    text = join_words(words)
+    if "'''" in text or "\n" in text:
+        return render_string(text)
+    if len(text) <= 88 and "'" not in text and "\\" not in text:
+        return f'"{text}"' if '"' not in text else f"'{text}'"
+    lines = _fill([join_words([word]) for word in words])
+    return "'''\n" + "".join(f"    {line}\n" for line in lines) + "'''" if len(lines) > 1 else f"'''{text}'''"
+
+
+def _fill(words: Sequence[str]) -> list[str]:
+    """Return words on lines of at most `_WIDTH` characters, a flag with its value on one line."""
+    lines = [""]
+    for at, word in enumerate(words):
+        value = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("-") else ""
+        reach = len(word) + len(value) + 1 if word.startswith("-") else len(word)
+        if lines[-1] and len(lines[-1]) + 1 + reach > _WIDTH and not _is_value(words, at):
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _is_value(words: Sequence[str], at: int) -> bool:
+    return at > 0 and words[at - 1].startswith("-") and not words[at].startswith("-")
+
+
+def _render_inline(table: Mapping[str, Any]) -> str:
+    """Return the inside of a TOML table on one line."""
+    return ", ".join(
+        f"{key if key.replace('_', '').isalnum() else render_string(key)} = {_render_value(value)}"
+        for key, value in table.items()
+    )
+
+
+def _render_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {_render_inline(value)} }}"
+    return render_string(value) if isinstance(value, str) else str(value).lower()
+
+
+def _render_comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in textwrap.wrap(text, _WIDTH))
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("draftproof", "data/plans/init"),
+        loader=PackageLoader("draftproof", "data/plans"),
         autoescape=False,  # noqa: S701 - TOML, not HTML; strings go through the filter below
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["toml"] = render_string
+    environment.filters |= {"toml": render_string, "words": _render_words}
+    environment.filters |= {"inline": _render_inline, "comment": _render_comment}
     return environment

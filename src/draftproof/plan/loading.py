@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pydantic import ValidationError
@@ -92,7 +92,7 @@ def parse_plan(text: str, source: str = "plan") -> Plan:
     values = _parse_toml(text, source)
     _flatten_settings(values)
     _rename_keys(values, source)
-    share_engine(values, source)
+    share_engine(values)
     try:
         plan = Plan.model_validate(values)
     except ValidationError as error:
@@ -221,23 +221,37 @@ def _absolute(path: str, folder: Path) -> str:
     return str(folder.absolute() / Path(path).expanduser())
 
 
-def render_plan(plan: Plan) -> str:
-    """Return a TOML text that reads back as an equal plan; values of none are left out."""
-    return "\n".join(_render_table(plan.model_dump(mode="json", exclude_none=True), ())).lstrip("\n") + "\n"
+def render_plan(plan: Plan, *, defaults: Literal["written", "marked", "left_out"] = "written") -> str:
+    """Return a TOML text that reads back as an equal plan; values of none are left out.
+
+    `defaults`: whether a value that is the key's default is written, written with a remark, or left out.
+    """
+    values = plan.model_dump(mode="json", exclude_none=True)
+    stated = plan.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    shown = stated if defaults == "left_out" else values
+    lines = _render_table(shown, (), stated if defaults == "marked" else shown)
+    return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _render_table(table: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield plain values first: after a sub-table's header they would belong to the sub-table."""
+def _render_table(table: dict[str, Any], path: tuple[str, ...], stated: Any) -> Iterator[str]:
+    """Yield plain values first: after a sub-table's header they would belong to the sub-table.
+
+    `stated`: the part of the table that departs from the defaults; what is not in it is marked.
+    """
     nested = {key: value for key, value in table.items() if _is_nested(value)}
+    known = stated if isinstance(stated, dict) else {}
     for key, value in table.items():
         if key not in nested:
-            yield f"{_render_key(key)} = {_render_value(value)}"
+            mark = "" if key in known else "  # default"
+            yield f"{_render_key(key)} = {_render_value(value)}{mark}"
     for key, value in nested.items():
         here = (*path, key)
         name = ".".join(map(_render_key, here))
-        for entry in value if isinstance(value, list) else (value,):
+        own = known.get(key, {})
+        entries = value if isinstance(value, list) else (value,)
+        for entry, part in zip(entries, own if isinstance(own, list) else [own] * len(entries), strict=True):
             yield f"\n[[{name}]]" if isinstance(value, list) else f"\n[{name}]"
-            yield from _render_table(entry, here)
+            yield from _render_table(entry, here, part)
 
 
 def _is_nested(value: object) -> bool:

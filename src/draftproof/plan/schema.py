@@ -176,6 +176,12 @@ class Arm(_Strict):
     )
 
     @model_validator(mode="after")
+    def _words_found_a_command(self) -> Self:
+        if self.add:
+            raise ValueError("add has no command to add to; state engine.command, or a command here")
+        return self
+
+    @model_validator(mode="after")
     def _target_has_a_device(self) -> Self:
         if self.drafter_devices >= self.devices:
             raise ValueError(

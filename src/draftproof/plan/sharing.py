@@ -5,7 +5,6 @@ Works on the values as read, before they are checked: what has the wrong type is
 
 from typing import Any
 
-from draftproof.core.errors import PlanError
 from draftproof.plan.tables import split_words
 from draftproof.services.engines.commands import drop_flags, list_flags
 
@@ -13,11 +12,8 @@ _BASELINE = "baseline"
 _ARMS = (_BASELINE, "candidate", "alternative")
 
 
-def share_engine(values: dict[str, Any], source: str) -> None:
-    """Write `engine` into every arm that does not say otherwise, and `add` into its command, in place.
-
-    Raises PlanError: an arm adds words to a command that there is not.
-    """
+def share_engine(values: dict[str, Any]) -> None:
+    """Write `engine` into every arm that does not say otherwise, and `add` into its command, in place."""
     engine, arms = values.get("engine"), values.setdefault("arms", {})
     if not isinstance(arms, dict):
         return
@@ -30,11 +26,11 @@ def share_engine(values: dict[str, Any], source: str) -> None:
         arms.setdefault(_BASELINE, {})
     for name, arm in arms.items():
         if isinstance(arm, dict) and name in _ARMS:
-            arms[name] = _add_words(_inherit(shared, arm), f"arms.{name}", source)
+            arms[name] = _add_words(_inherit(shared, arm))
 
 
 def _inherit(shared: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
-    """Return an arm with what it shares; one that is attached to takes no command, and the other way round."""
+    """Return an arm with what it shares; an arm with a url takes no command, and the other way round."""
     other = {"url": "command", "command": "url"}
     hidden = {other[key] for key in other if key in arm} | ({"env"} if "url" in arm else set())
     kept = {key: one for key, one in shared.items() if key not in hidden}
@@ -44,16 +40,11 @@ def _inherit(shared: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
     return kept | arm | {key: kept[key] | arm[key] for key in both}
 
 
-def _add_words(arm: dict[str, Any], place: str, source: str) -> dict[str, Any]:
+def _add_words(arm: dict[str, Any]) -> dict[str, Any]:
+    """Return an arm with the words of `add` in its command; the schema refuses those that find none."""
     if "add" not in arm:
         return arm
     added, command = _split(arm["add"]), _split(arm.get("command"))
-    if command is None:
-        raise PlanError(
-            f"{place}.add has no command to add to.",
-            place=source,
-            fix=f"state engine.command or {place}.command.",
-        )
     if not isinstance(added, tuple) or not isinstance(command, tuple):
         return arm
     names = {use.name for use in list_flags(added)}

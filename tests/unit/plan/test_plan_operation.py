@@ -4,7 +4,6 @@ from datetime import date
 
 import pytest
 
-from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.core.errors import PlanError
 from draftproof.plan.loading import load_builtin_plan, parse_plan, plan_sha256, render_plan, thresholds_sha256
 
@@ -67,14 +66,6 @@ def test_they_do_not_decide_the_verdict():
     other = f'{MINIMAL}\n[approval]\nowner = "someone"\n[rollback]\nmax_tpot_ms = 5'
     assert thresholds_sha256(parse_plan(other)) == thresholds_sha256(parse_plan(MINIMAL))
     assert plan_sha256(other) != plan_sha256(MINIMAL)
-
-
-@pytest.mark.parametrize("engine", METHODS)
-def test_new_plan_states_both_tables(engine):
-    """A plan written by init has both tables, valid as they stand."""
-    text = render_new_plan(Wanted(engine=engine, method=None, model="x", draft=None))
-    plan = parse_plan(text)
-    assert {"rollback", "approval"} <= plan.model_fields_set
 
 
 def test_demo_names_no_owner_and_no_early_response():

@@ -107,9 +107,7 @@ METHOD, OFF = "speculation.method", "off"
 DRAFT_LENGTH, DRAFTER = "speculation.num_spec_tokens", "drafter"
 # Settings below it say what a service runs on; a manifest keeps them apart.
 PLATFORM = "platform."
-SMALLER_CHUNKS = (
-    "prompts enter in smaller chunks, so that a long prompt holds up running answers for less time"
-)
+SMALLER_CHUNKS = "prompts enter in smaller chunks"
 HowChecked = Literal["live", "source", "documentation"]
 
 
@@ -219,11 +217,12 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
         host_flag: the flag for the address to listen at.
         measured: flags that a measurement adds to every arm, with the reason. One whose name the command has
             already, as it is or negated, is left out.
+        measured_drafting: flags that it adds to an arm that drafts.
         env: variables of every arm.
         methods: what `init` calls a method -> how it is asked for; the first is the default.
         alternative: the words, or variables, that spend the same budget without drafts.
         alternative_keys: settings in which that arm then differs.
-        alternative_why: what it does, in a sentence.
+        alternative_why: what it does, in a phrase.
         placement: whether arms run together or one at a time on an accelerator.
         ready_s: how long a large model may load.
         peak: requests in flight of the intended peak of a new plan.
@@ -235,6 +234,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
     port_flags: tuple[str, ...] = ("--port",)
     host_flag: str = "--host"
     measured: tuple[tuple[tuple[str, ...], str], ...] = ()
+    measured_drafting: tuple[str, ...] = ()
     env: dict[str, str] = {}
     settings: Settings = {}
     methods: dict[str, Method] = {}

@@ -326,7 +326,7 @@ _STARTING = Starting(
     },
     alternative=("--enable_chunked_prefill", "--max_num_tokens", "1024"),
     alternative_keys=("enable_chunked_prefill", "max_num_tokens"),
-    alternative_why="prompts enter in chunks, so that a long prompt holds up running answers for less time",
+    alternative_why="prompts enter in chunks",
     ready_s=1800.0,
 )
 

@@ -273,7 +273,7 @@ _STARTING = Starting(
     # No more prompt tokens in a step than one prompt may have.
     alternative=("--max-batch-prefill-tokens", "3072"),
     alternative_keys=("max_batch_prefill_tokens",),
-    alternative_why="fewer prompts enter together, so that they hold up running answers for less time",
+    alternative_why="fewer prompts enter together",
 )
 
 TGI = EngineAdapter(

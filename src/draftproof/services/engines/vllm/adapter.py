@@ -302,8 +302,7 @@ _SIGNALS = Signals(
 
 def _method(name: str, tokens: int, **further: str | int) -> Method:
     config = {"method": name, "num_speculative_tokens": tokens, **further}
-    # A server without speculation refuses the second flag.
-    flags = ("--speculative-config", json.dumps(config), "--per-request-spec-decode-metrics", "detailed")
+    flags = ("--speculative-config", json.dumps(config, separators=(",", ":")))
     return Method(spelled=name, add=flags, needs_draft="model" in further)
 
 
@@ -325,6 +324,8 @@ _STARTING = Starting(
         (("--no-enable-prefix-caching",), "a prompt that is asked at a second load is not in the cache"),
         (("--enable-per-request-metrics",), "queue and prefill times of each request"),
     ),
+    # A server without speculation refuses it.
+    measured_drafting=("--per-request-spec-decode-metrics", "detailed"),
     env={"VLLM_SERVER_DEV_MODE": "1"},  # opens /server_info, which states the settings in force
     methods={
         "ngram": _method("ngram", 4, prompt_lookup_min=2, prompt_lookup_max=4),
