@@ -77,7 +77,8 @@ class Attached:
         """Return exit code, output and errors of a command on a plan that attaches to `url`."""
         plan = self.write_plan(url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s, after=after)
         out = ("--out", self.out) if command == "run" else ()
-        return self._call(command, plan, *out, *options)
+        quiet = ("--quiet",) if command == "check" else ()
+        return self._call(command, plan, *out, *quiet, *options)
 
     def write_plan(
         self,

@@ -29,7 +29,7 @@ ITEMS = [
 ]
 DRAFTED, IDLE = SpecCounts(4, 16, 4, (0, 4)), SpecCounts(0, 0, 0)
 COMMANDS = (
-    *("demo", "init", "check", "run", "report", "verdict", "judge", "compare", "package", "verify"),
+    *("demo", "init", "plan", "check", "run", "report", "verdict", "judge", "compare", "package", "verify"),
     *("samples", "costs", "rules", "client-check", "fetch", "serve"),
 )
 
@@ -177,7 +177,7 @@ def test_a_quiet_run_leaves_nothing_in_a_log(stage, call):
 
 def test_ctrl_c_ends_a_check(stage):
     """SIGINT to a check that waits for a service: exit 130, one line, no process left."""
-    process = stage.start("check", stage.plan(candidate=("--never-ready",)))
+    process = stage.start("check", "-q", stage.plan(candidate=("--never-ready",)))
     stage.wait_until(lambda: stage.processes("--never-ready"), "the candidate")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -69,17 +69,17 @@ def test_invented_prompts_never_count_as_representative(stage):
 
 def test_check_says_how_long_the_replay_takes_and_what_is_invented(stage, call):
     """Before anything is measured; nothing forbids the run."""
-    code, out, err = call("check", use_trace(stage, load="replay = {}", block_size=8))
+    code, out, err = call("check", "-q", use_trace(stage, load="replay = {}", block_size=8))
     assert code == 0, err
     assert "load single: 4 periods of up to 8 requests, 5.6 s at least by their due times" in out
-    assert "warning: workload: the prompts are invented words" in out
+    assert "workload: the prompts are invented words" in out
 
 
 def test_check_refuses_a_replay_of_items_without_times_before_it_starts_an_arm(stage, call):
     """One sentence, no process."""
     path = stage.plan()
     path.write_text(path.read_text().replace("concurrency = 1", "replay = {}"))
-    code, out, err = call("check", path)
+    code, out, err = call("check", "-q", path)
     assert (code, out) == (2, "")
     assert "a replay needs a workload that says when each request came" in err
 

@@ -49,6 +49,10 @@ STEP_LINE_S = 30.0
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
 FullOption = Annotated[bool, typer.Option("--full", help="Print every table, not the answer alone.")]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="No live view on a terminal, and no lines for a log elsewhere."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 # C0 and C1 controls but for line ends and tabs, and the marks that turn the direction of writing.

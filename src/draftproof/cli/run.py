@@ -12,6 +12,7 @@ import typer
 from draftproof.cli.console import (
     FullOption,
     JsonOption,
+    QuietOption,
     fresh_directory,
     interruptible,
     model_resolver,
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
 WAIT_OPTION, WAIT_MINUTES = "--wait-for-quiet", 60
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory to create.", show_default=False)]
-QuietOption = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="No live view on a terminal, and no lines for a log elsewhere."),
-]
-
 
 WaitOption = Annotated[
     float | None,

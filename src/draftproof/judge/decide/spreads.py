@@ -288,24 +288,38 @@ def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstac
     ]
 
 
+def list_before_a_run(found: SamplePlan, cells: Collection[CellKey]) -> tuple[list[Obstacle], list[Obstacle]]:
+    """Return what rules a gain out in every cell before a run, and what rules it out in some or is unlikely.
+
+    The first are sure; the last of the others is a number of prompts by assumed spreads, over all cells.
+    """
+    blocking = list_blocking(found.shortfalls, cells)
+    everywhere = [one for one in blocking if all(one.blocks(*cell) for cell in cells)]
+    elsewhere = [one for one in blocking if one not in everywhere]
+    short = [one for one in found.needs if one.aim == "gain" and one.more]
+    few = [Obstacle(_describe_short(found, short), "plan: workload")] if short else []
+    return (
+        [Obstacle(one.text, one.evidence) for one in everywhere],
+        [*(Obstacle(one.text, one.evidence) for one in elsewhere), *few],
+    )
+
+
+def _describe_short(found: SamplePlan, short: Sequence[Need]) -> str:
+    """Say how many prompts a cell takes, by how prompts spread, and how many it has."""
+    have = sorted({one.have for one in short})
+    needed = sorted({count for one in short for count in one.needed})
+    gain, least, most = f"{100 * found.question.gain:g} %", f"{needed[0]:,}", f"{needed[-1]:,}"
+    held = f"{have[0]:,}" + (f" to {have[-1]:,}" if len(have) > 1 else "")
+    return (
+        f"A gain of {gain} takes {least} to {most} prompts in each cell, by how much prompts differ, and "
+        f"{len(short)} of {found.cells} cells have {held}: add prompts, or split them by fewer labels."
+    )
+
+
 def list_blocking(shortfalls: Iterable[Shortfall], cells: Collection[CellKey]) -> list[Shortfall]:
     """Return the shortfalls that prevent an answer in any of some cells, of most cells first."""
     counted = [(sum(one.blocks(*cell) for cell in cells), one) for one in shortfalls]
     return [one for count, one in sorted(counted, key=lambda row: -row[0]) if count]
-
-
-def describe_blocked(found: SamplePlan) -> str | None:
-    """Return in how many cells no gain could be claimed, and the first reason; None where there is none."""
-    cells = [(need.segment, need.load) for need in found.needs if need.aim == "gain"]
-    blocked = [cell for cell in cells if list_blocking(found.shortfalls, [cell])]
-    if not blocked:
-        return None
-    where = (
-        "no gain can be claimed"
-        if len(blocked) == len(cells)
-        else (f"no gain can be claimed in {len(blocked)} of {len(cells)} cells")
-    )
-    return f"{where}. First: {list_obstacles(found, blocked)[0].text}"
 
 
 def find_more(found: SamplePlan, cell: CellKey) -> int | None:

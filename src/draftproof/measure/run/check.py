@@ -8,18 +8,19 @@ from tempfile import TemporaryDirectory
 import msgspec
 import uvloop
 
-from draftproof.core.manifests import Contract
+from draftproof.core.clock import NS_PER_S
+from draftproof.core.manifests import ArmManifest, Contract
 from draftproof.judge.decide.near_copies import foresee_near_copies
 from draftproof.judge.decide.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.samples import default_question, plan_samples
-from draftproof.judge.decide.spreads import describe_blocked
+from draftproof.judge.decide.spreads import list_before_a_run
 from draftproof.judge.knee.compute import describe_outlook
+from draftproof.judge.results.decide import SamplePlan
 from draftproof.measure.load.period import Period
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging
 from draftproof.measure.run.load_findings import (
     LoadFinding,
-    Outlook,
     find_beyond_service,
     find_load_findings,
     list_notes,
@@ -30,13 +31,14 @@ from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Progress, stop_on_signal
 from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
 from draftproof.measure.run.service_group import ServiceGroup, needs_model
+from draftproof.measure.run.static_check import Fault, find_faults
 from draftproof.plan.environment import resolve_references
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.comparability import find_differences
-from draftproof.services.arms.findings import PreflightFinding
 from draftproof.services.arms.launch import MODEL_MARK, list_arms
 from draftproof.services.arms.preflight import PreflightReport, run_preflight
+from draftproof.services.arms.probe import PROBE_ITEM
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
@@ -98,56 +100,28 @@ ModelResolver = Callable[[str], Path]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found; nothing was measured."""
+    """What a check found; nothing was measured.
+
+    `ruled_out` is what rules an adoption out, `unlikely` what makes one unlikely, `effort` what the run will
+    take, a sentence each. `is_whole`: the services were started and asked. `can_decide`: a verdict other than
+    inconclusive is possible.
+    """
 
     plan: str
     items: int
+    requests: int
     segments: dict[str, int]
-    differences: dict[str, tuple[str, ...]]
-    contracts: tuple[Contract, ...]
-    findings: tuple[PreflightFinding, ...]
-    forecasts: tuple[str, ...]
-    blocked: str | None = None
-    load_findings: tuple[LoadFinding, ...] = ()
-    outlooks: tuple[Outlook, ...] = ()
+    is_whole: bool
+    ruled_out: tuple[str, ...]
+    unlikely: tuple[str, ...]
+    effort: tuple[str, ...]
+    can_decide: bool
+    differences: dict[str, tuple[str, ...]] = {}
+    contracts: tuple[Contract, ...] = ()
+    counting: dict[str, str] = {}
     knee: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
-    near_copies: tuple[str, ...] = ()
-    counting: dict[str, str] = {}
-    processes: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """Return the report for a terminal."""
-        lines = [f"Plan {self.plan}: {self.items} items in {len(self.segments)} segments."]
-        for contract in self.contracts:
-            lines.append(f"  {contract.arm}: {contract.algorithm}")
-            lines += [f"    differs from the baseline: {one}" for one in self.differences[contract.arm]]
-            lines += [f"    forced by its method and charged to it: {one}" for one in contract.forced]
-            if contract.arm in self.counting:
-                lines.append(f"    tokens counted by {self.counting[contract.arm]}")
-            lines.append(
-                f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
-            )
-        lines += [f"  load {one}" for one in self.outlooks]
-        lines += [f"  {one}" for one in (*self.processes, *self.knee[:1])]
-        lines += [f"  {one}" for one in self.workers]
-        lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
-        lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:], *self.near_copies)]
-        lines += [f"forecast: {text}" for text in self.forecasts]
-        lines.append(self.ending)
-        return "\n".join(lines)
-
-    @property
-    def ending(self) -> str:
-        """Whether it can run, and the first thing that would keep it from an answer."""
-        if not self.is_ready:
-            return "Not ready: see the errors above."
-        return f"It can run, but {self.blocked}" if self.blocked else "Ready to run."
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether nothing that was found forbids the run."""
-        return all(one.severity != "error" for one in self.findings)
+    has_errors: bool = False
 
 
 def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
@@ -213,49 +187,131 @@ def preflight(service_group: ServiceGroup, items: tuple[Item, ...], model: Path 
     return run_preflight(service_group.plan, probes, items, model=model)
 
 
-def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
-    """Start the arms of a plan, check all that a run would check, and stop them.
+def check_plan(
+    plan: Plan, resolve_model: ModelResolver, progress: Progress, *, quick: bool = False
+) -> CheckReport:
+    """Check what a run would check, cheap things first, then the services: started, asked and stopped.
 
-    Raises UsageError: plan, workload or model cannot be used; IncompatibleError: arms differ where the plan
-    does not declare it; EngineError: a service does not start or answer; Interrupted: stopped by a signal.
+    `quick`: no service is started. So none is where a file or a flag is wrong already. Raises UsageError:
+    plan, workload or model cannot be used; IncompatibleError: arms differ where the plan does not declare it;
+    EngineError: a service does not start or answer; Interrupted: stopped by a signal.
     """
+    progress.phase("Checking prompts, files and flags")
+    workload, items = choose_items(plan)
+    found = plan_samples(plan, items, default_question(plan))
+    faults = find_faults(plan, items, found.requests)
+    if faults or quick:
+        notes = (*list_notes(workload), *find_load_findings(plan, items))
+        return _report(_Checked(plan=plan, items=items, found=found, faults=faults, notes=notes))
     prepared = prepare(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
-        return uvloop.run(_check(prepared, Path(folder), progress))
+        return uvloop.run(_check_services(prepared, found, Path(folder), progress))
 
 
-async def _check(prepared: Prepared, logs: Path, progress: Progress) -> CheckReport:
-    await check_judging(prepared.plan, prepared.items, os.environ)
+class _Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found out; `preflight` and `effort` are of services that were started."""
+
+    plan: Plan
+    items: tuple[Item, ...]
+    found: SamplePlan
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[LoadFinding, ...] = ()
+    workers: tuple[str, ...] = ()
+    preflight: PreflightReport | None = None
+    manifests: dict[str, ArmManifest] = {}
+    effort: tuple[str, ...] = ()
+
+
+async def _check_services(
+    prepared: Prepared, found: SamplePlan, logs: Path, progress: Progress
+) -> CheckReport:
+    plan, items = prepared.plan, prepared.items
+    await check_judging(plan, items, os.environ)
     progress.phase("Starting the arms")
     with stop_on_signal() as stop:
-        async with ServiceGroup(prepared.plan, prepared.model, logs, progress, stop) as service_group:
+        async with ServiceGroup(plan, prepared.model, logs, progress, stop) as service_group:
             progress.phase("Checking contract, compatibility and comparability")
-            return _report(prepared, service_group)
+            manifests = service_group.manifests
+            periods = plan_periods(plan, items, service_group.arms)
+            return _report(
+                _Checked(
+                    plan=plan,
+                    items=items,
+                    found=found,
+                    notes=(*prepared.findings, *find_beyond_service(plan, manifests.values())),
+                    workers=prepared.workers,
+                    preflight=preflight(service_group, items, prepared.model),
+                    manifests=manifests,
+                    effort=(
+                        _estimate_time(plan, periods, service_group),
+                        *describe_processes(plan, periods, service_group.start_s),
+                    ),
+                )
+            )
 
 
-def _report(prepared: Prepared, service_group: ServiceGroup) -> CheckReport:
-    plan, items, manifests = prepared.plan, prepared.items, service_group.manifests
-    found = plan_samples(plan, items, default_question(plan))
-    report, baseline = preflight(service_group, items, prepared.model), manifests["baseline"]
+def _report(checked: _Checked) -> CheckReport:
+    plan, items, found = checked.plan, checked.items, checked.found
+    cells = [(need.segment, need.load) for need in found.needs if need.aim == "gain"]
+    findings = checked.preflight.findings if checked.preflight else ()
+    sure, possible = list_before_a_run(found, cells)
+    errors = [f"{one.arm}: {one.text}" for one in findings if one.severity == "error"]
+    warnings = [f"{one.arm}: {one.text}" for one in findings if one.severity == "warning"]
+    knee = describe_outlook(plan, items)
+    near_copies = foresee_near_copies(items, plan.comparison.cluster_by)
+    has_errors = bool(errors or checked.faults)
+    baseline = checked.manifests.get("baseline")
     return CheckReport(
         plan=plan.name,
         items=len(items),
+        requests=found.requests,
         segments=compute_coverage(items, plan.workload.segment_by).by_segment,
+        is_whole=checked.preflight is not None,
+        ruled_out=(*map(str, checked.faults), *errors, *(one.text for one in sure)),
+        unlikely=(
+            *(one.text for one in possible),
+            *warnings,
+            *map(str, checked.notes),
+            *knee[1:],
+            *near_copies,
+        ),
+        effort=(*checked.effort, *(f"load {one}" for one in list_outlooks(plan, items)), *knee[:1]),
+        can_decide=not has_errors and not sure,
         differences={
             name: tuple(f"{d.key}: {d.baseline} -> {d.other}" for d in find_differences(baseline, manifest))
-            for name, manifest in manifests.items()
-        },
-        contracts=tuple(report.contracts),
-        findings=tuple(report.findings),
-        forecasts=tuple(one.text for one in found.shortfalls),
-        blocked=describe_blocked(found),
-        knee=describe_outlook(plan, items),
-        load_findings=(*prepared.findings, *find_beyond_service(plan, manifests.values())),
-        outlooks=list_outlooks(plan, items),
-        workers=prepared.workers,
-        processes=describe_processes(
-            plan, plan_periods(plan, items, service_group.arms), service_group.start_s
-        ),
-        near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
-        counting={name: one.counting.text for name, one in manifests.items() if one.counting},
+            for name, manifest in checked.manifests.items()
+        }
+        if baseline
+        else {},
+        contracts=checked.preflight.contracts if checked.preflight else (),
+        counting={name: one.counting.text for name, one in checked.manifests.items() if one.counting},
+        knee=knee,
+        workers=checked.workers,
+        has_errors=has_errors,
     )
+
+
+def _estimate_time(plan: Plan, periods: Sequence[Period], service_group: ServiceGroup) -> str:
+    """Say how long the requests take at most and at least, by the test request of each arm.
+
+    A service that computes many requests at once as fast as one takes the least time, one that computes them
+    one after the other the most. An open loop takes what its due times say.
+    """
+    least = most = 0.0
+    answers = {name: contact.probe for name, contact in service_group.contacts.items()}
+    limits = {item.id: item.max_tokens for item in choose_items(plan)[1]}
+    cap = plan.workload.max_tokens
+    for period in periods:
+        if period.due_ns:
+            least += period.due_ns[-1] / NS_PER_S
+            most += period.due_ns[-1] / NS_PER_S
+            continue
+        probe = answers[period.arm].cold
+        tokens = PROBE_ITEM.max_tokens
+        seconds = sum(
+            (probe.e2e_ns or 0) / NS_PER_S * min(limits[item], cap or limits[item]) / tokens
+            for item in period.item_ids
+        )
+        least += seconds / (period.concurrency or 1)
+        most += seconds
+    return f"about {_seconds(least)} to {_seconds(most)} of measuring, by the test requests"
