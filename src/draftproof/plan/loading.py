@@ -29,6 +29,7 @@ LATER_KEYS = (
     ("thresholds", "tail_margin"),
     ("thresholds", "token_limit_margin"),
     ("comparison", "cluster_by"),
+    ("comparison", "quality"),
     ("comparison", "forced_by_method"),
     ("comparison", "unequal_budgets"),
 )

@@ -245,6 +245,13 @@ class Comparison(_Strict):
     confidence: Annotated[Number, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
     resamples: Whole = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
     minimum_prompts: Whole = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
+    quality: Literal["agreement", "checks", "latency_only"] = Field(
+        "agreement",
+        description="What shows that answers are as good. agreement: checks, and for greedy items without "
+        "one the baseline's answer: the candidate's may differ from it as often as the null arm's does, and "
+        "by at most quality_margin more. checks: checks alone. latency_only: quality is not compared, as the "
+        "verdict's first words say.",
+    )
     cluster_by: str | None = Field(
         None,
         description="Segment dimension whose prompts rise and fall together (a topic, a document, a user): "

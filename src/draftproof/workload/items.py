@@ -216,6 +216,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     due_ns: int | None = None
 
     @property
+    def is_greedy(self) -> bool:
+        """Whether nothing in its answer is left to chance."""
+        return self.sampling.temperature == 0
+
+    @property
     def turns(self) -> int:
         """Requests of the whole conversation, 1 without follow-ups."""
         return 1 + len(self.follow_ups)

@@ -122,6 +122,7 @@ def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
     prepared, pairs, withholds = run.prepared, run.pairs[DECISIVE], run.is_representative
     by_effect, by_difference = index_effects(run.effects), index_differences(run.differences)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
+    asks_quality = prepared.plan.comparison.quality != "latency_only"
     critical, hidden = count_new_critical(pairs), count_hidden(prepared, pairs)
     open_anyway = [
         find_unjudged(prepared),
@@ -133,7 +134,15 @@ def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
     for load, segment in itertools.product(prepared.loads, prepared.segments):
         cell = (segment, load)
         findings = (
-            *evaluate_guardrails(cell, by_effect, by_difference, critical, thresholds, withholds=withholds),
+            *evaluate_guardrails(
+                cell,
+                by_effect,
+                by_difference,
+                critical,
+                thresholds,
+                withholds=withholds,
+                asks_quality=asks_quality,
+            ),
             *evaluate_coverage(cell, hidden, thresholds.failure_margin),
             *evaluate_contexts(cell, run.bands),
             *evaluate_equivalence(cell, run.equivalence),

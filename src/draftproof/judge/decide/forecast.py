@@ -30,6 +30,14 @@ from draftproof.workload.blocks import (
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
+_NOT_COMPARED = {
+    "checks": "No item has a check: quality cannot be compared, so no gain can be claimed; add checks, or "
+    'hold greedy answers to the baseline\'s with comparison.quality = "agreement".',
+    "agreement": "No item has a check and none is greedy: quality cannot be compared, so no gain can be "
+    "claimed; add checks, ask at temperature 0, or ask of latency alone with comparison.quality = "
+    '"latency_only".',
+}
+
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The different items that a level asks over all its repeats, and how many it asks in one."""
@@ -38,10 +46,14 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Item, ...]
     once: int
 
-    @property
-    def checked(self) -> int:
-        """How many have a check."""
-        return sum(bool(item.checks) for item in self.items)
+    def count_compared(self, quality: str) -> int:
+        """How many have an answer whose quality can be compared."""
+        return count_compared(self.items, quality)
+
+
+def count_compared(items: Iterable[Item], quality: str) -> int:
+    """Return how many items have a check or, with agreement, an answer that the baseline's can be held to."""
+    return sum(bool(item.checks) or (quality == "agreement" and item.is_greedy) for item in items)
 
 
 def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, ...]:
@@ -162,15 +174,15 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
-    checked = any(item.checks for item in items)
-    if not checked:
-        text = "No item has a check: quality cannot be compared, so no gain can be claimed."
-        yield Shortfall(text=text, segment=ALL, load=ALL)
+    quality = plan.comparison.quality
+    is_compared = quality == "latency_only" or count_compared(items, quality) > 0
+    if not is_compared:
+        yield Shortfall(text=_NOT_COMPARED[quality], segment=ALL, load=ALL)
     for one in asked:
-        if checked and not one.checked:
+        if quality != "latency_only" and is_compared and not one.count_compared(quality):
             yield _at_load(
                 one,
-                f"At load {one.level.name} no item that the shares of its classes leave has a check: quality "
+                f"At load {one.level.name} no item that the shares of its classes leave shows quality: it "
                 "cannot be compared there, so no gain can be claimed.",
             )
         yield from _pairs_missing(plan, one)
@@ -180,8 +192,10 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
     thresholds = plan.thresholds
     shares = [
         ("failure_margin", thresholds.failure_margin, len(asked.items)),
-        ("quality_margin", thresholds.quality_margin, asked.checked),
     ]
+    if plan.comparison.quality != "latency_only":
+        compared = asked.count_compared(plan.comparison.quality)
+        shares.append(("quality_margin", thresholds.quality_margin, compared))
     if plan.evidence == "representative":  # other evidence notes ends of answers that are not shown
         shares.append(("token_limit_margin", thresholds.token_limit_margin, len(asked.items)))
     for name, margin, count in shares:

@@ -47,7 +47,7 @@ class ShareRule(msgspec.Struct, frozen=True):
 
 SHARE_RULES = {
     "failed_share": ShareRule("guardrail_failures", "share of failed requests", "failure_margin", 1),
-    "passed_share": ShareRule("guardrail_checks", "share of answers passing checks", "quality_margin", -1),
+    "passed_share": ShareRule("guardrail_checks", "share of answers that pass", "quality_margin", -1),
     "limit_share": ShareRule(
         "token_limit",
         "share of answers that end at the token limit",
@@ -59,6 +59,7 @@ SHARE_RULES = {
 }
 QUANTITIES = tuple(SHARE_RULES)
 SHOWN_SHARES = ("failed_share", "passed_share")
+LATENCY_ONLY = "latency_only"
 
 
 def find(
@@ -150,18 +151,20 @@ def evaluate_guardrails(
     thresholds: Thresholds,
     *,
     withholds: bool,
+    asks_quality: bool = True,
 ) -> tuple[GuardrailFinding, ...]:
     """Return the state of every guardrail of the candidate against the baseline in a cell.
 
     `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
-    claimed; else they are noted.
+    claimed; else they are noted. `asks_quality`: whether the question is of more than latency.
     """
     ratio = {
         metric: effects[(metric, "candidate", "baseline", *cell)].ratio
         for metric in ("ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
     }
     return (
-        *(evaluate_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
+        evaluate_share(cell, differences, "failed_share", thresholds),
+        evaluate_quality(cell, differences, thresholds, is_asked=asks_quality),
         evaluate_ends(cell, differences, thresholds, withholds=withholds),
         evaluate_critical(cell, critical, thresholds.critical_errors),
         *(
@@ -261,6 +264,16 @@ def evaluate_ends(
     return GuardrailFinding(
         standing="noted", reason=msgspec.structs.replace(found.reason, code=ENDS_NOT_SHOWN)
     )
+
+
+def evaluate_quality(
+    cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, is_asked: bool
+) -> GuardrailFinding:
+    """Judge the share of answers that pass; of a question of latency alone it is only noted."""
+    found = evaluate_share(cell, differences, "passed_share", thresholds)
+    if is_asked:
+        return found
+    return GuardrailFinding(standing="noted", reason=msgspec.structs.replace(found.reason, code=LATENCY_ONLY))
 
 
 def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
@@ -379,7 +392,7 @@ def _read_states(pairs: Pairs, quantity: str) -> tuple[Floats, Floats]:
         failed = np.where(columns.is_ok, 0.0, 1.0)
         return failed[mine], failed[theirs]
     if quantity == "passed_share":
-        return columns.passed[mine], columns.passed[theirs]
+        return pairs.passed[mine], pairs.passed[theirs]
     # Where one arm alone does not say how an answer ended it is taken to be cut: an arm that hides its cuts
     # would otherwise take their pairs out.
     ends = columns.is_cut[mine], columns.is_cut[theirs]

@@ -14,7 +14,7 @@ import msgspec
 
 from draftproof.core.errors import UsageError
 from draftproof.core.rounding import round_figures
-from draftproof.judge.decide.forecast import forecast_shortfalls
+from draftproof.judge.decide.forecast import count_compared, forecast_shortfalls
 from draftproof.judge.decide.spreads import (
     DEFAULT_POWER,
     Earlier,
@@ -279,8 +279,11 @@ def _needs_of_shares(ask: _Ask) -> Iterator[Need]:
     """Yield what it takes to show, over a load, that no share of answers moved beyond its margin."""
     for load in ask.plan.load:
         asked = ask.by_load[load.name]
-        checked = sum(bool(item.checks) for item in asked)
+        quality = ask.plan.comparison.quality
+        checked = count_compared(asked, quality)
         for quantity, (aim, key) in SHARES.items():
+            if quantity == "passed_share" and quality == "latency_only":
+                continue
             prompts = checked if quantity == "passed_share" else len(asked)
             margin: float = getattr(ask.plan.thresholds, key)
             yield _need_of_share(ask, load, quantity, aim=aim, margin=margin, prompts=prompts)

@@ -297,7 +297,7 @@ def list_before_a_run(found: SamplePlan, cells: Collection[CellKey]) -> tuple[li
     everywhere = [one for one in blocking if all(one.blocks(*cell) for cell in cells)]
     elsewhere = [one for one in blocking if one not in everywhere]
     short = [one for one in found.needs if one.aim == "gain" and one.more]
-    few = [Obstacle(_describe_short(found, short), "plan: workload")] if short else []
+    few = [Obstacle(_describe_short(found, short), Reference("plan", name="workload"))] if short else []
     return (
         [Obstacle(one.text, one.evidence) for one in everywhere],
         [*(Obstacle(one.text, one.evidence) for one in elsewhere), *few],

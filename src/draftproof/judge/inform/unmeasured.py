@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord
+from draftproof.judge.decide.forecast import count_compared
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.inform import ServiceUse
 
@@ -157,8 +158,11 @@ def _list_workload(prepared: PreparedRun) -> Iterator[str]:
 
 
 def _list_answers(prepared: PreparedRun) -> Iterator[str]:
-    without = sum(not item.checks for item in prepared.run.items)
-    if without:
+    items, quality = prepared.run.items, prepared.plan.comparison.quality
+    without = len(items) - count_compared(items, quality)
+    if quality == "latency_only":
+        yield "Quality: the plan asks of latency alone."
+    elif without:
         yield f"Quality of {without} items that have no check."
     ended = [one.record.finish_reason for one in prepared.of_arm("baseline") if one.is_ok]
     cut = ended.count("length") / len(ended) if ended else 0.0

@@ -75,12 +75,17 @@ def is_same_text(mine: RequestRecord, theirs: RequestRecord) -> bool:
 class Pairs(Sequence[Pair]):
     """The pairs of one comparison: the indices of both requests among the run's observations, in order.
 
-    Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs
-    are the same. A `Pair` is made when it is asked for: a long run has millions, and most steps read columns.
+    Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs are
+    the same. `passed`, shape (observations,), is 1 where an answer is as it should be, 0 where not, NaN where
+    nothing tells (`find_passed`). A `Pair` is made when it is asked for: a long run has millions, and most
+    steps read columns.
     """
 
-    def __init__(self, columns: Columns, mine: Ints, theirs: Ints, is_same: Bools) -> None:
+    def __init__(
+        self, columns: Columns, mine: Ints, theirs: Ints, is_same: Bools, passed: Floats | None = None
+    ) -> None:
         self.columns, self.mine, self.theirs, self.is_same = columns, mine, theirs, is_same
+        self._passed = passed
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -99,13 +104,25 @@ class Pairs(Sequence[Pair]):
     def __getitem__(self, index: int | slice) -> "Pair | Pairs":
         """Return one pair, or some."""
         if isinstance(index, slice):
-            return Pairs(self.columns, self.mine[index], self.theirs[index], self.is_same[index])
+            return self._choose(index)
         seen = self.columns.observations
         return Pair(seen[self.mine[index]], seen[self.theirs[index]])
 
     def where(self, kept: Bools) -> "Pairs":
         """Return the pairs that are to be kept, in order."""
-        return Pairs(self.columns, self.mine[kept], self.theirs[kept], self.is_same[kept])
+        return self._choose(kept)
+
+    def _choose(self, kept: "Bools | slice") -> "Pairs":
+        return Pairs(self.columns, self.mine[kept], self.theirs[kept], self.is_same[kept], self._passed)
+
+    @property
+    def passed(self) -> Floats:
+        """Whether each observation's answer is as it should be; by its checks where nothing else is known."""
+        return self.columns.passed if self._passed is None else self._passed
+
+    def with_passed(self, passed: Floats) -> "Pairs":
+        """Return the same pairs, with what else tells whether an answer is as it should be."""
+        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed)
 
     @cached_property
     def is_ok(self) -> Bools:
@@ -152,11 +169,37 @@ PairTable = Mapping[Comparison, Pairs]
 def pair_observations(prepared: PreparedRun) -> PairTable:
     """Return the pairs of every comparison whose two arms belong to the run."""
     by_arm = {arm: _choose_attempts(prepared, arm) for arm in prepared.arms}
-    return {
+    table = {
         (arm, versus): _pair(prepared.columns, by_arm[arm], by_arm[versus])
         for arm, versus in COMPARISONS
         if arm in by_arm and versus in by_arm
     }
+    if prepared.plan.comparison.quality == "agreement":
+        passed = find_passed(prepared.columns, table)
+        return {comparison: pairs.with_passed(passed) for comparison, pairs in table.items()}
+    return table
+
+
+def find_passed(columns: Columns, table: PairTable) -> Floats:
+    """Return whether each answer is as it should be: by its checks, else by the baseline's where greedy.
+
+    An answer without checks agrees with the baseline's or not; the baseline's own agrees where the null arm's
+    is the same. So what two equal arms differ by is no fault of the candidate. A failed request does not
+    agree; without the null arm each baseline's answer does.
+    """
+    agrees = np.full(len(columns.records), np.nan)
+    for (_, versus), pairs in table.items():
+        if versus != NULL[1]:
+            continue
+        known = columns.is_greedy[pairs.mine] & columns.is_ok[pairs.theirs]
+        agrees[pairs.mine[known]] = (pairs.is_same & columns.is_ok[pairs.mine])[known]
+        agrees[pairs.theirs[known & np.isnan(agrees[pairs.theirs])]] = 1.0
+    if NULL in table:
+        pairs = table[NULL]
+        known = columns.is_greedy[pairs.theirs] & pairs.is_ok
+        agrees[pairs.theirs[known]] = pairs.is_same[known]
+    found: Floats = np.where(columns.has_checks, columns.passed, agrees)
+    return found
 
 
 def _choose_attempts(prepared: PreparedRun, arm: str) -> Ints:
