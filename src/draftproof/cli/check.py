@@ -69,7 +69,7 @@ def _render_arms(report: "CheckReport") -> Iterator[str]:
         if contract.arm == _NULL:
             continue
         yield f"  {contract.arm}: {contract.algorithm}"
-        yield from (f"    differs: {one}" for one in report.differences[contract.arm])
+        yield from _render_differences(report.differences[contract.arm])
         yield from (f"    forced by its method and charged to it: {one}" for one in contract.forced)
         if len(counted) > 1 and contract.arm in report.counting:
             yield f"    tokens counted by {report.counting[contract.arm]}"
@@ -78,6 +78,15 @@ def _render_arms(report: "CheckReport") -> Iterator[str]:
             yield f"    if drafting fails: {contract.fallback}"
     if len(counted) == 1:
         yield f"  tokens counted by {counted.pop()}"
+
+
+def _render_differences(differences: Sequence[str]) -> Iterator[str]:
+    """Yield how an arm differs; what only an arm that drafts has at all is counted beside its method."""
+    own = [one for one in differences if one.startswith("speculation.") and ": absent -> " in one]
+    yield from (f"    differs: {one}" for one in differences if one not in own)
+    if own:
+        names = ", ".join(one.partition(":")[0].removeprefix("speculation.") for one in own)
+        yield f"    has settings of its own: {names}"
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

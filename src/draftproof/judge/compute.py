@@ -23,7 +23,13 @@ from draftproof.judge.decide.order import compute_order, warn_about_order
 from draftproof.judge.decide.preceding import qualify_by_processes, warn_about_preceding
 from draftproof.judge.decide.spreads import add_needed, ask_nothing, list_largest
 from draftproof.judge.decide.tails import list_open_tails, qualify_sentence, tail_share
-from draftproof.judge.decide.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
+from draftproof.judge.decide.wording import (
+    EVIDENCE_WORDS,
+    LATENCY_ONLY,
+    list_reasons,
+    render_sentence,
+    weakest_evidence,
+)
 from draftproof.judge.inform.arm_cells import (
     compute_arm_cells,
     compute_deliveries,
@@ -271,10 +277,14 @@ def _word_verdict(
         unseen=unseen if decision == "defer" else 0,
     )
     sentence = qualify_by_processes(sentence, decision, prepared)
+    sentence = qualify_sentence(sentence, decision, cells, prepared.plan.thresholds)
+    level = EVIDENCE_WORDS[evidence]
+    if prepared.plan.comparison.quality == "latency_only":
+        sentence, level = f"{LATENCY_ONLY}, quality was not compared. {sentence}", f"{LATENCY_ONLY}, {level}"
     return Verdict(
         decision=decision,
-        sentence=qualify_sentence(sentence, decision, cells, prepared.plan.thresholds),
-        evidence_level=EVIDENCE_WORDS[evidence],
+        sentence=sentence,
+        evidence_level=level,
         reasons=reasons,
         envelope=envelope,
     )

@@ -84,6 +84,9 @@ def name_segment(segment: str) -> str:
     return show_labels(segment, "/")
 
 
+LATENCY_ONLY = "Latency only"  # first words of a verdict whose plan does not ask for quality
+
+
 def render_sentence(
     decision: Decision,
     evidence: str,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from draftproof.judge.decide.wording import name_reason, name_segment
+from draftproof.judge.decide.wording import LATENCY_ONLY, name_reason, name_segment
 from draftproof.judge.inform.headline import TOKENS_PER_S
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.inform import ArmTotal, Exploratory, HeadlineRow
@@ -110,7 +110,12 @@ def summarise(results: Results, run: str = "RUN") -> Summary:
 
 
 def answer(results: Results) -> str:
-    """Return the verdict in at most twelve words."""
+    """Return the verdict in at most twelve words; a question of latency alone says so first."""
+    is_partial = results.verdict.evidence_level.startswith(LATENCY_ONLY)
+    return f"{LATENCY_ONLY}. {_answer(results)}" if is_partial else _answer(results)
+
+
+def _answer(results: Results) -> str:
     decision, cells = results.verdict.decision, results.cells
     if decision in APPROVING:
         return _adopted(results)
