@@ -191,7 +191,8 @@ def _take_log(path: Path | None, out: Path, segment_by: str | None, units: "Unit
             raise UsageError("--segment-by splits the prompts of a log", fix="name it with --from-log")
         return None
     from draftproof.cli.new_plan import Prompts  # noqa: PLC0415
-    from draftproof.workload.logs import read_log, render_log, write_workload  # noqa: PLC0415
+    from draftproof.tell.report.survey import render_log  # noqa: PLC0415
+    from draftproof.workload.reader import read_log, write_workload  # noqa: PLC0415
     from draftproof.workload.segments import group_by_segment  # noqa: PLC0415
 
     log = read_log(path, units)
