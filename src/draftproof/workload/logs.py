@@ -200,17 +200,21 @@ def _make_entry(read: Call | UnsendableError, line: int, position: int) -> Entry
         )
     checks = item.checks or propose_checks(item)
     item = msgspec.structs.replace(item, id=name_item(position, read.request), checks=checks, due_ns=None)
-    tokens = read.facts.output_tokens
-    if tokens and NO_LIMIT in remarks:
-        # A check needs the whole answer, and that of another run may be longer.
-        item = msgspec.structs.replace(item, max_tokens=2 * tokens if checks else tokens)
-        remarks = (*(one for one in remarks if one != NO_LIMIT), LIMIT_RECORDED)
+    if NO_LIMIT in remarks:
+        tokens = read.facts.output_tokens
+        # What the service would have written: an answer of another run may be longer than the recorded one.
+        limit = max(_LEAST_LIMIT, 2 * tokens) if tokens else _UNKNOWN_LIMIT
+        item = msgspec.structs.replace(item, max_tokens=limit)
+        said = LIMIT_RECORDED if tokens else LIMIT_UNKNOWN
+        remarks = (*(one for one in remarks if one != NO_LIMIT), said)
     return Entry(line, read, item, (*read.remarks, *remarks))
 
 
+_LEAST_LIMIT, _UNKNOWN_LIMIT = 64, 512
 LIMIT_RECORDED = (
-    "no limit is stated, and the recorded length of the answer is sent (twice that where a check is proposed)"
+    f"no limit is stated, and twice the recorded length of the answer is sent ({_LEAST_LIMIT} at least)"
 )
+LIMIT_UNKNOWN = f"no limit is stated, and max_tokens = {_UNKNOWN_LIMIT} is sent"
 
 
 def propose_checks(item: Item) -> tuple[Check, ...]:

@@ -11,13 +11,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import tomllib
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -122,6 +123,7 @@ def _too_large(path: Path) -> WorkloadError:
 
 
 BUILTIN_PREFIX = "builtin:"
+_NOT_PLAIN = re.compile(r"[^\w.-]")
 _SHOWN = 40  # characters of a value that a sentence quotes
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
@@ -177,15 +179,24 @@ def read_log(path: Path, units: Units | None = None) -> Log:
 
 
 def write_workload(log: Log, path: Path) -> None:
-    """Write the items of a log as a workload file, whole or not at all.
+    """Write the items of a log as a workload file with its header, each whole or not at all.
 
-    Raises WorkloadError: the file exists, or cannot be written.
+    Raises WorkloadError: a file exists, or cannot be written.
     """
+    header = (
+        f'name = "{_NOT_PLAIN.sub("-", path.stem)}"\nversion = "{compute_sha256(log.items)[:8]}"\n'
+        'licence = "unstated"\nevidence = "representative"  # recorded requests; a plan may claim less\n'
+    )
+    _write_new(path.with_suffix(".meta.toml"), [header.encode()])
+    _write_new(path, (msgspec.json.encode(item) + b"\n" for item in log.items))
+
+
+def _write_new(path: Path, lines: Iterable[bytes]) -> None:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.writelines(msgspec.json.encode(item) + b"\n" for item in log.items)
+                file.writelines(lines)
             os.link(name, path)  # unlike a rename, it fails where the file exists
         finally:
             Path(name).unlink()

@@ -75,10 +75,10 @@ def is_same_text(mine: RequestRecord, theirs: RequestRecord) -> bool:
 class Pairs(Sequence[Pair]):
     """The pairs of one comparison: the indices of both requests among the run's observations, in order.
 
-    Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs are
-    the same. `passed`, shape (observations,), is 1 where an answer is as it should be, 0 where not, NaN where
-    nothing tells (`find_passed`). A `Pair` is made when it is asked for: a long run has millions, and most
-    steps read columns.
+    Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs
+    are the same. `passed`, shape (observations,), is 1 where an answer is as it should be, 0 where not, NaN
+    where nothing tells (`find_passed`). A `Pair` is made when it is asked for: a long run has millions, and
+    most steps read columns.
     """
 
     def __init__(
