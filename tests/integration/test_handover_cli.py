@@ -6,6 +6,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from test_compare_cli import store_run
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 
 @pytest.fixture
@@ -133,4 +135,11 @@ def test_a_deployment_is_compared_and_nothing_holds_where_nothing_was_approved(t
     assert (code, err) == (51, ""), text
     assert "Changed: flags." in text
     assert "settings tokens_per_chunk: 2 -> 3 (voids: flags)" in text
+    with ScriptedServer(Script()) as server:
+        code, text, err = call("verify", out, "--deployment", server.url)
+    assert (code, err) == (51, ""), text
+    assert "NOTHING APPROVED: the verdict is inconclusive" in text
+    code, text, err = call("verify", out, "--deployment", "http://127.0.0.1:9")
+    assert code == 1
+    assert "arm candidate" in err
     stage.assert_no_orphans()

@@ -45,11 +45,12 @@ def verify(
         Path | None, typer.Option("--signature", help="Signature file.", show_default="PACKAGE.sig")
     ] = None,
     deployment: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--deployment",
-            metavar="PLAN",
-            help="Compare the candidate arm of this plan, started or attached to, with the contract.",
+            metavar="ADDRESS|PLAN",
+            help="Compare a running service, by its http address, or the candidate arm of a plan (started, or "
+            "attached to) with the contract.",
             show_default=False,
         ),
     ] = None,
@@ -87,18 +88,26 @@ class _Verification(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Any
 
 
-def _compare(opened: "Opened", plan_file: Path | None) -> "DeploymentReport | None":
+def _compare(opened: "Opened", where: str | None) -> "DeploymentReport | None":
     """Compare a deployment with a package that was verified; without one, look at the approval's own end."""
-    from draftproof.operate.deployment import check_end, compare_deployment, gather_facts  # noqa: PLC0415
+    from draftproof.operate.deployment import (  # noqa: PLC0415
+        attach_candidate,
+        check_end,
+        compare_deployment,
+        gather_facts,
+    )
     from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
 
     approval, today = opened.contents.plan.approval, datetime.now(tz=UTC).date()
     decision = opened.results.verdict.decision
-    if plan_file is None:
+    if where is None:
         return check_end(approval, today, decision)
-    plan, _ = load_plan(plan_file)
-    check_filled_in(plan, str(plan_file))
+    if where.startswith(("http://", "https://")):
+        plan = attach_candidate(opened.contents.plan, where)
+    else:
+        plan, _ = load_plan(where)
+        check_filled_in(plan, where)
     with interruptible() as progress:
         running = gather_facts(plan, model_resolver(progress), progress)
     return compare_deployment(opened.contents.manifest, approval, running, today, decision)

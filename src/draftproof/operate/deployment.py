@@ -74,6 +74,12 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "holds"
 
 
+def attach_candidate(plan: Plan, url: str) -> Plan:
+    """Return a plan whose candidate is the service that runs at an address; nothing of it is started."""
+    candidate = plan.arms.candidate.model_copy(update={"url": url, "command": None, "metrics_urls": ()})
+    return plan.model_copy(update={"arms": plan.arms.model_copy(update={"candidate": candidate})})
+
+
 def gather_facts(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> ArmFacts:
     """Start or attach to the candidate of a plan, ask it what it is, and stop it.
 
