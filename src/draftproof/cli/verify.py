@@ -49,7 +49,7 @@ def verify(
         typer.Option(
             "--deployment",
             metavar="ADDRESS|PLAN",
-            help="Compare a running service, by its http address, or the candidate arm of a plan (started, or "
+            help="Compare a running service, by its http address, or a plan's candidate arm (started, or "
             "attached to) with the contract.",
             show_default=False,
         ),
