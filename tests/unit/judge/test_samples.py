@@ -154,7 +154,7 @@ def test_equal_arms_that_differ_more_than_the_gain_allow_no_number(world):
 
 def test_a_margin_of_zero_and_items_without_checks_are_said(world):
     """Neither has a number of pairs that would do."""
-    run = world(has_checks=False, thresholds={"failure_margin": 0.0}).run()
+    run = world(has_checks=False, comparison={"quality": "checks"}, thresholds={"failure_margin": 0.0}).run()
     found = plan_samples(run.plan, run.items, ASKED)
     assert rows(found, "failures")[0].reason.startswith("a margin of 0")
     assert rows(found, "checks")[0].reason == "no item has a check"

@@ -187,7 +187,9 @@ def test_worse_answers_are_harm_however_fast(world, lookup):
 
 def test_a_workload_without_checks_shows_no_gain(world, lookup):
     """Where no answer is judged, quality is not shown to be kept, so nothing is claimed."""
-    results = compute_results(world(tpot_ms=speedup(rewriting_low=0.5), has_checks=False).run())
+    results = compute_results(
+        world(tpot_ms=speedup(rewriting_low=0.5), has_checks=False, comparison={"quality": "checks"}).run()
+    )
     cell = lookup.cell(results, "rewriting", "low")
     assert cell.status == "inconclusive"
     assert "guardrail_checks" in lookup.codes(cell)

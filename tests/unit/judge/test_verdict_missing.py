@@ -59,7 +59,7 @@ def test_the_verdict_asks_for_what_samples_asks_for(world, items):
 
 def test_what_no_prompts_mend_is_said_first(world):
     """Without a check no gain is ever claimed: the verdict, check and samples say that before any number."""
-    run = world(tpot_ms=slightly_faster, has_checks=False).run()
+    run = world(tpot_ms=slightly_faster, has_checks=False, comparison={"quality": "checks"}).run()
     said = "No item has a check"
     assert said in compute_results(run).verdict.sentence
     assert plan_of(run, earlier=True).sentence.startswith(said)

@@ -58,7 +58,7 @@ def test_the_margin_moves_by_the_noise(world):
 
 def test_a_plan_without_checks_is_told_before_it_runs(world):
     """Items without checks, and too few pairs for a margin, are said in words before anything is measured."""
-    run = world(has_checks=False, thresholds={"failure_margin": 0.02}).run()
+    run = world(has_checks=False, comparison={"quality": "checks"}, thresholds={"failure_margin": 0.02}).run()
     texts = [one.text for one in forecast_shortfalls(run.plan, run.items)]
     assert any(text.startswith("No item has a check") for text in texts)
     missing = pairs_needed_for_margin(0.02, 0.95) - len(run.items)
