@@ -14,7 +14,7 @@ TEST_PROCESSES ?= 3
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) echo "make takes no option of it; to give one: $(BIN)/draftproof $(1) --wait-for-quiet" >&2; exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all test-ray check format docs bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
+.PHONY: help demo demo-quick test test-all test-ray check format docs site bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,10 @@ format: $(STAMP) ## apply the formatter and safe fixes
 
 docs: $(STAMP) ## write the plan reference from the schema
 	$(BIN)/python scripts/plan_reference.py --write
+
+site: docs ## the documentation as a site in site/, with the plan reference written anew; a broken link fails
+	@$(BIN)/python -c 'import material' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(MODEL) ## step cost of the engine by batch and draft length; writes bench/steps.json
 	$(BIN)/python bench/steps.py
@@ -83,4 +87,4 @@ $(MODEL): $(STAMP)
 	@touch $(MODEL)
 
 clean: ## remove the environment and caches, keep runs
-	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
