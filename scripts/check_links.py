@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fail when a relative link of a Markdown page has no target, or the site does not name each page of docs/ once."""
+"""Fail when a link of a Markdown page has no target, or the site does not name each page of docs/ once."""
 
 import re
 import sys

@@ -1,7 +1,7 @@
 """What documents show is what the commands print: each ```console block is run, in the order of its page.
 
-A line `$ draftproof ...` is called in a fresh folder that has the example log and a kept run; the lines below it
-are its output, and a line `…` stands for any number of lines. After a wanted change (blocks with `…` by hand):
+A line `$ draftproof ...` is called in a fresh folder that has the example log and a kept run; the lines below
+are its output, and a line `…` is any number of lines. After a wanted change (blocks with `…` by hand):
 
     DRAFTPROOF_REFRESH_GOLDEN=1 python -m pytest tests/golden/docs
 """
