@@ -88,7 +88,8 @@ def test_a_page_shows_what_its_commands_print(page, call):
                 continue
             assert _matches(shown, printed), f"{line} prints:\n{printed}"
         text = text.replace(block, fresh, 1)
-    page.write_text(text, "utf-8")
+    if text != page.read_text("utf-8"):
+        page.write_text(text, "utf-8")
 
 
 def test_every_shown_call_has_a_command_and_options_that_exist():
