@@ -97,7 +97,7 @@ def test_a_page_shows_what_its_commands_print(page, call):
 
 def test_every_shown_call_has_a_command_and_options_that_exist():
     """Calls in blocks of any page name commands and options of the command line."""
-    group = typer.main.get_command(commands.app)
+    group = typer.main.get_group(commands.app)
     faults = []
     for page in PAGES:
         for block in FENCED.findall(page.read_text("utf-8")):
