@@ -21,7 +21,8 @@ LEAST_PROMPTS = 12  # distinct ones of a segment: with fewer an interval says no
 MOST_CELLS = 8
 OTHER, WHOLE = "other", "whole"
 # In this order of preference where two split into as many segments.
-DIMENSIONS = ("task", "prompt_length", "language", "turns", "system", "sampling")
+_TASK = "task"
+DIMENSIONS = (_TASK, "prompt_length", "language", "turns", "system", "sampling")
 _ASCII_CHARACTERS_PER_TOKEN = 4
 _LONG_CONTEXT_TOKENS, _SHORT_QUESTION_TOKENS = 400, 60
 _HEAD_OF_SYSTEM = 200  # characters; what follows may be a date or a name
@@ -146,9 +147,10 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_split(items: Sequence[Item]) -> Split:
-    """Return the dimension with the fewest segments, two or more, of `LEAST_PROMPTS` different prompts each.
+    """Return the dimension that splits a workload into segments of `LEAST_PROMPTS` different prompts each.
 
-    Two dimensions together never have fewer segments than one of them. Where none splits so, rare labels are
+    That is the task, since whether speculation pays depends on it most, else the dimension with the fewest
+    segments. Two dimensions together never have fewer segments than one of them. Where none splits so, rare labels are
     joined as "other"; where that does not help either, the workload stays whole.
     """
     counts = {name: count_prompts(items, name) for name in _list_dimensions(items)}
@@ -159,7 +161,7 @@ def choose_split(items: Sequence[Item]) -> Split:
         sizes = {name: _sum_joined(counts[name], found[name]) for name in counts}
         fitting = [name for name, size in sizes.items() if _fits(size)]
         if fitting:
-            name = min(fitting, key=lambda one: len(sizes[one]))
+            name = min(fitting, key=lambda one: (one != _TASK, len(sizes[one])))
             return _explain(
                 name, sizes[name], {old: new for old, new in found[name].items() if new is not None}
             )
@@ -203,8 +205,8 @@ def _fits(sizes: Mapping[str, int]) -> bool:
 def _explain(name: str, sizes: Mapping[str, int], renamed: dict[str, str]) -> Split:
     joined = f"; {len(renamed)} rare labels are joined as `{OTHER}`" if renamed else ""
     why = (
-        f"{name} splits the log into the fewest segments, {len(sizes)}, that have {LEAST_PROMPTS} different "
-        f"prompts each or more{joined}"
+        f"{name} splits the log into {len(sizes)} segments that have {LEAST_PROMPTS} different prompts each "
+        f"or more{joined}"
     )
     return Split(segment_by=(name,), why=why, renamed={name: renamed} if renamed else {})
 
@@ -215,6 +217,6 @@ def _stay_whole(items: Sequence[Item], counts: Mapping[str, Mapping[str, int]]) 
         f"no label splits the {prompts} different prompts into segments of {LEAST_PROMPTS} or more, so "
         "the log stays whole"
     )
-    if len(counts.get("task", ())) == 1:
-        return Split(segment_by=("task",), why=why)
+    if len(counts.get(_TASK, ())) == 1:
+        return Split(segment_by=(_TASK,), why=why)
     return Split(segment_by=("log",), why=why, renamed={"log": {"": WHOLE}})

@@ -52,6 +52,6 @@ def test_constant_values_differ_nowhere():
 
 
 def test_shapes_that_differ_are_refused():
-    """A place for every value."""
-    with pytest.raises(ValueError, match="one place per value"):
+    """A position for every value."""
+    with pytest.raises(ValueError, match="one position per value"):
         compare_positions([1.0, 2.0], [0])
