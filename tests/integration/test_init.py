@@ -1,6 +1,11 @@
 """`draftproof init` on the command line: what it writes, what it says, what it refuses."""
 
+import sys
+from pathlib import Path
+
 import pytest
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.plan.loading import load_builtin_plan, load_plan, parse_plan
 
@@ -106,3 +111,35 @@ def test_a_plan_is_printed_as_it_is_used_and_with_every_default(tmp_path, call):
         assert parse_plan(out) == plan
         assert ("tail_margin = 0.25  # default" in out) is bool(arguments)
     assert "failure_margin = 0.1\n" in out
+
+
+def test_init_for_services_that_run_asks_them_what_they_serve(tmp_path, call):
+    """The model is the one that the address lists; a key is written only where it is wanted."""
+    path = tmp_path / "plan.toml"
+    with ScriptedServer(Script()) as server:
+        code, out, err = call("init", "--url", server.url, "--candidate-url", server.url, "--out", path)
+    assert (code, err) == (0, "")
+    assert "FILL_IN" not in out
+    plan, _ = load_plan(path)
+    assert (plan.arms.baseline.url, plan.arms.baseline.headers) == (server.url, {})
+    assert plan.arms.baseline.served_model == plan.target.model
+
+
+def test_init_from_a_log_writes_prompts_and_a_plan_that_a_check_accepts(tmp_path, call):
+    """One command, no edit: labels, limits and counts are those of the log, and nothing is cut in silence."""
+    log = Path(__file__).parents[2] / "docs" / "examples" / "requests.jsonl"
+    path = tmp_path / "plan.toml"
+    code, out, err = call("init", "--from-log", log, "--serve", f"{sys.executable} -m vllm.x", "--out", path)
+    assert (code, "no engine is known" in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+    code, out, err = call("init", "--from-log", log, "--serve", "vllm serve org/model", "--out", path)
+    assert (code, err) == (0, "")
+    assert "40 of 40 entries can be sent" in out
+    plan, _ = load_plan(path)
+    assert plan.workload.segment_by == ("task",)
+    assert (plan.workload.items_per_segment, plan.workload.max_tokens) == (None, None)
+    lines = (tmp_path / "plan.prompts.jsonl").read_text().splitlines()
+    assert len(lines) == 40
+    assert len(path.read_text().splitlines()) <= 60
+    code, out, _ = call("check", "--quick", "--quiet", path)
+    assert "there is no program 'vllm' here" in out or code == 0

@@ -1,7 +1,10 @@
 """`draftproof init`: a plan that runs, from a log and today's service, or one to start from for an engine."""
 
+import json
 import os
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 # Libraries by which vLLM on a CPU binds its threads and its memory; the first that its environment has.
 _PRELOADED = ("libiomp5.so", "libtcmalloc_minimal.so.4")
+_ASKED_S = 5.0
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel/*", "davinci[0-9]*")
 
 
@@ -105,13 +109,15 @@ def init(
             )
         text = load_builtin_plan("demo")[1]
     else:
+        served, needs_key = _ask_address(url) if url else (None, None)
         # A plan names such a service generic, a person by the protocol that it speaks.
         wanted = new_plan.Wanted(
             engine="openai" if engine == "generic" else engine,
             method=method,
-            model=model,
+            model=model or served,
             draft=draft,
             service=service,
+            needs_key=needs_key,
             url=url,
             candidate_url=candidate_url,
             units=units,
@@ -138,6 +144,9 @@ def _check_options(
 ) -> None:
     if from_log is not None and trace is not None:
         raise UsageError("--from-log and --trace are two workloads", fix="give one of them")
+    for option, address in (("--url", url), ("--candidate-url", candidate_url)):
+        if address is not None and not address.startswith(("http://", "https://")):
+            raise UsageError(f"is {address!r}", place=option, fix="begin with http:// or https://")
     if serve is not None and url is not None:
         raise UsageError("--serve and --url are two services", fix="give one of them")
     if (url is None) != (candidate_url is None):
@@ -158,6 +167,19 @@ def _read_service(serve: str | None, engine: str | None, model: str | None) -> "
         if given not in {None, own}:
             raise UsageError(f"the command of --serve has {own!r}", place=option, fix=f"leave {option} out")
     return service
+
+
+def _ask_address(url: str) -> tuple[str | None, bool]:
+    """Return the model that a running service lists first, and whether it wants a key; it may be silent."""
+    base = url.rstrip("/").removesuffix("/v1")
+    try:
+        with urllib.request.urlopen(f"{base}/v1/models", timeout=_ASKED_S) as answer:  # noqa: S310 - http only, checked
+            listed = json.loads(answer.read(1 << 20))
+        return str(listed["data"][0]["id"]), False
+    except urllib.error.HTTPError as error:
+        return None, error.code in {401, 403}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None, False
 
 
 def _has_accelerator() -> bool:

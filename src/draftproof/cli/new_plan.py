@@ -85,9 +85,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open.
 
     `service`: today's service, by its command; `url` and `candidate_url`: services that run already.
-    `env`: variables that this host needs beside the engine's. `shares_device`: arms may run together.
-    `prompts`: those of a log. `trace`: a file of recorded requests that the plan replays, with the `units`
-    that it does not say, and how many requests its first ten minutes have.
+    `needs_key`: whether they want a key; None: an API of which nothing is known does. `env`: variables that
+    this host needs beside the engine's. `shares_device`: arms may run together. `prompts`: those of a log.
+    `trace`: a file of recorded requests that the plan replays, with the `units` that it does not say, and how
+    many requests its first ten minutes have.
     """
 
     engine: str
@@ -97,6 +98,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     service: Service | None = None
     url: str | None = None
     candidate_url: str | None = None
+    needs_key: bool | None = None
     env: dict[str, str] = {}
     shares_device: bool = False
     prompts: Prompts | None = None
@@ -138,7 +140,10 @@ def _describe_arms(wanted: Wanted, method: str | None) -> dict[str, Any]:
     engine_method = (service.method if service else None) or (known.spelled if known else None)
     what = "the changed service" if method is None else _WHAT.get(method, method)
     title = adapter_for("generic" if wanted.engine == OPENAI else wanted.engine).facts.title
-    is_launched = not attached and wanted.engine not in {OPENAI, _REFERENCE}
+    needs_key = wanted.engine == OPENAI if wanted.needs_key is None else wanted.needs_key
+    # Without a command the reference engine is started from its settings.
+    is_launched = service is not None or (not attached and wanted.engine not in {OPENAI, _REFERENCE})
+    has_settings = wanted.engine == _REFERENCE and not is_launched and not attached
     values: dict[str, Any] = {
         "engine": wanted.engine,
         "name": wanted.engine if method is None else f"{wanted.engine}-{method.replace('_', '-')}",
@@ -154,10 +159,10 @@ def _describe_arms(wanted: Wanted, method: str | None) -> dict[str, Any]:
         if service
         else (),
         "env": (service.env if service else starting.env) | wanted.env if is_launched else {},
-        "settings": starting.settings if not attached else {},
+        "settings": starting.settings if has_settings else {},
         "url": wanted.url
         or (f"https://{PLACEHOLDER}_ADDRESS_OF_BASELINE" if wanted.engine == OPENAI else None),
-        "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"} if wanted.engine == OPENAI else {},
+        "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"} if needs_key else {},
         "served_model": model or f"{PLACEHOLDER}_MODEL" if wanted.engine == OPENAI else None,
         "candidate_url": wanted.candidate_url
         or (f"https://{PLACEHOLDER}_ADDRESS_OF_CANDIDATE" if attached or wanted.engine == OPENAI else None),
@@ -169,12 +174,12 @@ def _describe_arms(wanted: Wanted, method: str | None) -> dict[str, Any]:
         "alternative_settings": {},
         "forced": _list_forced(wanted.engine, engine_method),
     }
-    if is_launched or wanted.engine == _REFERENCE:
+    if is_launched or has_settings:
         values |= {
-            f"alternative_{name}": getattr(starting, f"alternative_{name}")
-            for name in ("keys", "settings", "why")
+            f"alternative_{name}": getattr(starting, f"alternative_{name}") for name in ("keys", "why")
         }
-        values["alternative_add"] = starting.alternative
+        values["alternative_add"] = starting.alternative if is_launched else ()
+        values["alternative_settings"] = starting.alternative_settings if has_settings else {}
     return values | _describe_drafting(wanted, method, known, drafts, is_launched=is_launched)
 
 
@@ -195,8 +200,10 @@ def _describe_drafting(
     words = drafts or (known.add if known else ())
     added = tuple(word.replace("{draft}", draft or "") for word in words)
     measured = ENGINES[wanted.engine].measured_drafting if known or drafts else ()
-    settings = dict(known.settings) if known and not wanted.url else {}
-    if wanted.engine == _REFERENCE and draft:
+    settings = dict(known.settings) if known and not wanted.url and not is_launched else {}
+    if wanted.engine == _REFERENCE and draft and is_launched:
+        added += ("--drafter", draft)
+    elif wanted.engine == _REFERENCE and draft:
         settings["drafter"] = draft
     # A drafter that ships states its facts in its own record.
     is_shipped = wanted.engine == _REFERENCE and (draft or "builtin:").startswith(("layers:", "builtin:"))

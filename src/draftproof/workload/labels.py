@@ -149,9 +149,9 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 def choose_split(items: Sequence[Item]) -> Split:
     """Return the dimension that splits a workload into segments of `LEAST_PROMPTS` different prompts each.
 
-    That is the task, since whether speculation pays depends on it most, else the dimension with the fewest
-    segments. Two dimensions together never have fewer segments than one of them. Where none splits so, rare labels are
-    joined as "other"; where that does not help either, the workload stays whole.
+    That is the task, on which it depends most whether speculation pays, else the dimension with the fewest
+    segments. Two dimensions together never have fewer segments than one of them. Where none splits so, rare
+    labels are joined as "other"; where that does not help either, the workload stays whole.
     """
     counts = {name: count_prompts(items, name) for name in _list_dimensions(items)}
     for is_joined in (False, True):

@@ -213,6 +213,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
         programs: words with which a command of this engine begins, one tuple for each spelling.
         command: that of a new plan where nobody gives one; `{model}` and `{port}` are replaced.
         model_flags: flags that name the model; where none is given it is the word behind the program.
+        own_model: the model of a command that names none, None where it must.
         port_flags: flags that name the port, the usual one first.
         host_flag: the flag for the address to listen at.
         measured: flags that a measurement adds to every arm, with the reason. One whose name the command has
@@ -231,6 +232,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[tuple[str, ...], ...] = ()
     command: tuple[str, ...] = ()
     model_flags: tuple[str, ...] = ()
+    own_model: str | None = None
     port_flags: tuple[str, ...] = ("--port",)
     host_flag: str = "--host"
     measured: tuple[tuple[tuple[str, ...], str], ...] = ()

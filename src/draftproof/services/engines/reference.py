@@ -74,7 +74,11 @@ _SIGNALS = Signals(
 
 
 def _drafting(method: str) -> Method:
-    return Method(spelled=method, settings={"speculation.method": method, "speculation.num_spec_tokens": 4})
+    return Method(
+        spelled=method,
+        add=("--speculation", method, "--num-spec-tokens", "4"),
+        settings={"speculation.method": method, "speculation.num_spec_tokens": 4},
+    )
 
 
 _STARTING = Starting(
@@ -86,6 +90,9 @@ _STARTING = Starting(
         "num_threads": 2,
     },
     methods={name: _drafting(name) for name in ("ngram", "draft_model", "attached", "self")},
+    model_flags=("--model",),
+    own_model="builtin:smollm2-135m-instruct",
+    alternative=("--max-num-batched-tokens", "64"),
     alternative_settings={"max_num_batched_tokens": 64},
     alternative_keys=("max_num_batched_tokens",),
     placement="together",

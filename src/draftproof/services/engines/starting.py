@@ -134,6 +134,8 @@ def _take_model(adapter: EngineAdapter, words: tuple[str, ...], at: int) -> tupl
     model = next((value for value in named.values() if value), None)
     if model is None and at < len(words) and not words[at].startswith("-"):
         model = words[at]
+    if model is None and (own := adapter.starting.own_model) is not None:
+        return own, words
     if model is None:
         raise UsageError(
             "the command names no model", place=_PLACE, fix="add the model, as your service has it"
@@ -154,6 +156,14 @@ def _take_drafting(
 ) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
     """Return the command without speculation, the words by which it drafted, and its method."""
     method = adapter.read_flags(words).get(METHOD, OFF)
+    if adapter.vary is None:
+        own = find_flags(words, lambda name: name.startswith("specul"))
+        if flag := next((name for name, value in own.items() if value not in {"0", OFF}), None):
+            raise UsageError(
+                f"the command drafts already, by --{flag}",
+                place=_PLACE,
+                fix="leave it out: the baseline does not speculate, and --method names how the candidate does",
+            )
     if method == OFF or adapter.vary is None:
         return words, (), None
     bare = adapter.vary(words, Drafts(length=0)).command

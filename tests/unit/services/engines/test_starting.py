@@ -56,6 +56,12 @@ DRAFTS = '{"method":"ngram","num_speculative_tokens":3}'
             "m",
             "text-generation-launcher --model-id {model} --hostname 127.0.0.1 --port {port} --speculate 0",
         ),
+        (
+            "draftproof serve --max-num-seqs 4",
+            "reference",
+            "builtin:smollm2-135m-instruct",
+            f"draftproof serve --max-num-seqs 4 {HERE}",
+        ),
         ("trtllm-serve m", "tensorrt-llm", "m", "trtllm-serve {model} --host 127.0.0.1 --port {port}"),
     ],
 )
@@ -104,6 +110,8 @@ def test_what_drafts_already_becomes_the_candidates(text, method, drafting):
         ("vllm serve m --api-key abcdef", "states the value of --api-key"),
         ("vllm serve 'm", "cannot be split into words (No closing quotation). Fix: close"),
         ("docker run vllm/vllm-openai", "docker starts the service outside"),
+        ("draftproof serve --speculation ngram", "the command drafts already, by --speculation. Fix: leave"),
+        ("text-generation-launcher --model-id m --speculate 2", "the command drafts already, by --speculate"),
         ("ollama serve", "no engine is known that is started by 'ollama serve'. Fix: begin with one of:"),
     ],
 )
