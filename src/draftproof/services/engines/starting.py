@@ -162,7 +162,7 @@ def _take_drafting(
             raise UsageError(
                 f"the command drafts already, by --{flag}",
                 place=_PLACE,
-                fix="leave it out: the baseline does not speculate, and --method names how the candidate does",
+                fix="leave it out: the baseline does not speculate; --method says how the candidate does",
             )
     if method == OFF or adapter.vary is None:
         return words, (), None
