@@ -1,5 +1,6 @@
 """What holds for every test: signals have their usual meaning, and what was not run is said in one line."""
 
+import gc
 import os
 import signal
 import sys
@@ -46,6 +47,12 @@ def pytest_deselected(items):
     for item in items:
         mark = next((name for name in _RUN_BY if item.get_closest_marker(name)), None)
         item.config.stash[_KEY][f"{mark} ({_RUN_BY[mark]})" if mark else "deselected"] += 1
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what imports brought: torch and its like are 250,000 objects that stay."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session):

@@ -62,7 +62,7 @@ quality_margin = 1.0
 
 [limits]
 ready_s = {ready_s}
-stop_s = 5.0
+stop_s = {stop_s}
 request_s = 10.0
 warmup_requests = 1
 warmup_max_s = 0.001  # one group alone, so that a test knows how many requests a service has answered
@@ -77,6 +77,7 @@ DEFAULTS = {
     "repeats": 1,
     "engine": "generic",
     "ready_s": 30.0,
+    "stop_s": 5.0,
     "workload": "",
     "comparison": "",
     "declared": "",

@@ -35,9 +35,9 @@ def test_a_mix_of_faults_is_counted_exactly():
 
 def test_the_command_speaks_json(call, monkeypatch):
     """--json has the figures that a script reads; a dozen requests show no client to be fit, by no luck."""
-    monkeypatch.setattr(
-        client_check, "_CAPACITY_LIMIT", 12_000.0
-    )  # two rates, not all that this machine can do
+    monkeypatch.setattr(client_check, "_CAPACITY_SECONDS", 0.25)
+    # two rates, not all that this machine can do
+    monkeypatch.setattr(client_check, "_CAPACITY_LIMIT", 12_000.0)
     small = ("--streams", "4", "--chunks-per-s", "1600", "--seconds", "1", "--capacity-streams", "2")
     code, out, _ = call("client-check", *small, "--json")
     found = json.loads(out)

@@ -124,7 +124,8 @@ def test_a_second_ctrl_c_ends_at_once(stage):
 def test_a_second_sigterm_ends_at_once_and_the_watchdogs_do_the_rest(stage):
     """The program dies of it, the services end by themselves, and the run can go on."""
     stubborn = [sys.executable, "-c", STUBBORN, "--port", "{port}", "--gap-ms", "30"]
-    process = stage.start("run", stage.plan(**SLOW_PLAN | {"baseline": stubborn}), "--out", stage.out)
+    plan = stage.plan(**SLOW_PLAN | {"baseline": stubborn, "stop_s": 2.0})
+    process = stage.start("run", plan, "--out", stage.out)
     stage.wait_for_records(2)
     process.send_signal(signal.SIGTERM)
     stage.wait_until(lambda: len(stage.processes("serve_script")) < 2, "the end of the arm that heeds")

@@ -13,6 +13,7 @@ from draftproof.reference.weights.fetch import demo_model_path
 
 TIE_MARGIN = 1e-4
 MAX_TOKENS = 32
+SAMPLE_TOKENS = 16
 METHODS = ("ngram", "draft_model", "attached", "self")
 BATCH_SIZES = (1, 4, 8)
 DRAFT_LENGTHS = (1, 4, 8)
@@ -51,10 +52,10 @@ def ordinary(target):
     """Return a function that gives prompts and their tokens by ordinary decoding, one at a time."""
     known = {}
 
-    def answer(count):
+    def answer(count, max_tokens):
         if count not in known:
             prompts = [encode(target, text) for text in make_prompts(count)]
-            known[count] = prompts, run(target, prompts, SpeculationParams(), batch_size=1)[0]
+            known[count] = prompts, run(target, prompts, SpeculationParams(), max_tokens, batch_size=1)[0]
         return known[count]
 
     return answer
@@ -67,7 +68,7 @@ def encode(target, text):
     return tuple(target.tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
 
-def run(target, prompts, speculation, *, batch_size, proposers=None):
+def run(target, prompts, speculation, max_tokens, *, batch_size, proposers=None):
     """Return tokens per prompt and the drafts accepted, from a fresh engine around the same model."""
     config = EngineConfig(model_path="demo", max_num_seqs=batch_size, max_queue=len(prompts))
     engine = Engine(target, config, proposers=proposers)
@@ -76,7 +77,7 @@ def run(target, prompts, speculation, *, batch_size, proposers=None):
             GenerationRequest(
                 request_id=str(index),
                 prompt_token_ids=prompt,
-                sampling=SamplingParams(max_tokens=MAX_TOKENS),
+                sampling=SamplingParams(max_tokens=max_tokens),
                 speculation=speculation,
             )
         )
@@ -116,9 +117,9 @@ def count_ties(target, prompts, expected, found):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_sample_of_prompts_is_identical(method, target, proposers, ordinary) -> None:
     """Five prompts at once, drafts of four: every token equal, or parted by a proven tie."""
-    prompts, expected = ordinary(5)
+    prompts, expected = ordinary(5, SAMPLE_TOKENS)
     speculation = SpeculationParams(method=method, num_spec_tokens=4)
-    found, accepted = run(target, prompts, speculation, batch_size=4, proposers=proposers)
+    found, accepted = run(target, prompts, speculation, SAMPLE_TOKENS, batch_size=4, proposers=proposers)
     assert accepted > 0
     assert count_ties(target, prompts, expected, found) <= 1
 
@@ -133,8 +134,10 @@ def test_200_prompts_are_identical(
     method, num_spec_tokens, batch_size, *, target, proposers, ordinary
 ) -> None:
     """Two hundred prompts: every token equal, or parted by a proven tie."""
-    prompts, expected = ordinary(200)
+    prompts, expected = ordinary(200, MAX_TOKENS)
     speculation = SpeculationParams(method=method, num_spec_tokens=num_spec_tokens)
-    found, accepted = run(target, prompts, speculation, batch_size=batch_size, proposers=proposers)
+    found, accepted = run(
+        target, prompts, speculation, MAX_TOKENS, batch_size=batch_size, proposers=proposers
+    )
     assert accepted > 0
     assert count_ties(target, prompts, expected, found) <= 10

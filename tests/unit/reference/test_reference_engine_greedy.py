@@ -16,7 +16,7 @@ from tiny_engine import (
 
 from draftproof.reference.models.ragged import SequenceCache
 
-PROMPT_COUNT = 16
+PROMPT_COUNT = 8
 
 
 @pytest.fixture(scope="module")

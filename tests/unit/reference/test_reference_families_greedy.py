@@ -32,7 +32,7 @@ def target():
 @pytest.fixture(scope="module")
 def prompts():
     generator = torch.Generator().manual_seed(3)
-    return [torch.randint(0, VOCAB, (size,), generator=generator).tolist() for size in (1, 5, 9, 12, 17)]
+    return [torch.randint(0, VOCAB, (size,), generator=generator).tolist() for size in (1, 9, 17)]
 
 
 def decode(target, prompts, family, *, drafts, proposers=None, limits=None, **request):
@@ -51,7 +51,7 @@ def ordinary(target, prompts):
     return [decode(target, [prompt], "ngram", drafts=0)[1][0] for prompt in prompts]
 
 
-@pytest.mark.parametrize(("batch_size", "drafts"), [(1, 4), (5, 1), (5, 8)])
+@pytest.mark.parametrize(("batch_size", "drafts"), [(1, 4), (3, 1), (3, 8)])
 @pytest.mark.parametrize("family", METHODS)
 def test_every_family_gives_ordinary_tokens(  # noqa: PLR0917 - fixtures
     family, batch_size, drafts, target, prompts, ordinary
@@ -130,21 +130,21 @@ def assert_all_released(engine):
 def test_a_cancelled_request_leaves_nothing_behind(family, target, prompts, ordinary) -> None:
     """Requests cancelled after some steps free their place; the same id starts anew."""
     engine = make_engine(target, proposers=make_proposers(family, target), max_num_seqs=2)
-    stays = family_request(family, "stays", prompts[3], drafts=4, max_tokens=MAX_TOKENS)
+    stays = family_request(family, "stays", prompts[1], drafts=4, max_tokens=MAX_TOKENS)
     engine.add_request(stays)
     found = []
     for steps in range(1, 7):
-        engine.add_request(family_request(family, "goes", prompts[4], drafts=4, max_tokens=MAX_TOKENS))
+        engine.add_request(family_request(family, "goes", prompts[2], drafts=4, max_tokens=MAX_TOKENS))
         for _ in range(steps):
             found += [output for request_id, output in engine.step() if request_id == "stays"]
         assert engine.cancel("goes")
-    engine.add_request(family_request(family, "goes", prompts[2], drafts=4, max_tokens=MAX_TOKENS))
+    engine.add_request(family_request(family, "goes", prompts[0], drafts=4, max_tokens=MAX_TOKENS))
     outputs = {"stays": found, "goes": []}
     while engine.has_work:
         for request_id, output in engine.step():
             outputs[request_id].append(output)
-    assert token_ids_of(outputs["goes"]) == ordinary[2]
-    assert token_ids_of(found) == ordinary[3]
+    assert token_ids_of(outputs["goes"]) == ordinary[0]
+    assert token_ids_of(found) == ordinary[1]
     assert engine.stats().fallbacks == 0
     assert_all_released(engine)
 
