@@ -76,6 +76,12 @@ def tokens(target):
     return run_policy(target, None, "fixed")[0]
 
 
+@pytest.fixture(scope="module")
+def stopped(target, tokens):
+    """Return what `run_policy` gives of the automatic policy where every draft is wrong."""
+    return run_policy(target, [(token_id + 1) % 250 for token_id in tokens], "auto")
+
+
 def run_policy(target, drafts, policy, *, num_requests=1, max_tokens=300):
     """Return (tokens, rounds, stats, proposer) of greedy requests; `drafts` None is without speculation."""
     clock = ManualClock()
@@ -97,10 +103,9 @@ def run_policy(target, drafts, policy, *, num_requests=1, max_tokens=300):
     return token_ids_of(outputs), rounds, engine.stats(), proposer
 
 
-def test_auto_stops_a_drafter_that_is_always_wrong(target, tokens) -> None:
+def test_auto_stops_a_drafter_that_is_always_wrong(tokens, stopped) -> None:
     """Almost no round of the second half drafts, the tokens are ordinary decoding's, states go on."""
-    wrong = [(token_id + 1) % 250 for token_id in tokens]
-    got, rounds, stats, proposer = run_policy(target, wrong, "auto")
+    got, rounds, stats, proposer = stopped
     assert got == tokens
     assert sum(r.proposed > 0 for r in rounds[150:]) <= 15
     assert sum(r.draft_limit == 0 for r in rounds) == stats.paused_rounds["auto"] >= 200
@@ -136,9 +141,9 @@ def test_the_batch_policy_drafts_less_beside_a_neighbour(target, tokens) -> None
         assert {r.draft_limit for r in rounds[:-4]} == {length}
 
 
-def test_metrics_tell_the_policy_and_its_decisions(target, tokens) -> None:
+def test_metrics_tell_the_policy_and_its_decisions(stopped) -> None:
     """The scrape has rounds and pauses by policy, length and gain; a request's block has its own."""
-    _, rounds, stats, _ = run_policy(target, [(token_id + 1) % 250 for token_id in tokens], "auto")
+    _, rounds, stats, _ = stopped
     text = render_metrics(ServerCollector(RequestCounters(), lambda: stats, "m", 4)).decode()
     able = [r for r in rounds if r.draft_limit is not None]
     paused = sum(r.draft_limit == 0 for r in able)
