@@ -134,6 +134,13 @@ DeferredCheck = PythonCheck | JudgeCheck
 Check = TextCheck | ToolCallCheck | FinishReasonCheck | StopCheck | DeferredCheck
 
 
+def is_of_form(check: Check) -> bool:
+    """Return whether a check looks at the form of an answer alone: any content of that form passes it."""
+    return isinstance(check, JsonSchemaCheck) or (
+        isinstance(check, ToolCallCheck) and check.arguments is None and check.calls != 0
+    )
+
+
 class TextPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of several texts of a message; how they are joined is the service's."""
 

@@ -1,9 +1,13 @@
 """Quality where nobody wrote a check: greedy answers are held to the answers of the baseline."""
 
+import json
+
+import msgspec
 import pytest
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
+from draftproof.workload.items import JsonSchemaCheck
 
 ALL = ("baseline", "candidate", "alternative", "baseline_null")
 
@@ -106,3 +110,30 @@ def test_a_failed_answer_does_not_agree(world):
         == ("passed_share", "candidate", "baseline", "all", "low")
     ]
     assert row.difference.value == pytest.approx(-0.25)
+
+
+def test_a_check_of_form_alone_does_not_stand_for_the_answer(world):
+    """JSON of the right form with every value wrong is no good answer: the baseline's counts beside it."""
+    schema = JsonSchemaCheck(schema={"type": "object"})
+
+    def run(**answers):
+        made = make(world, text=lambda case: json.dumps({"total": answers.get(case.arm, 1)}).ljust(40))
+        items = tuple(msgspec.structs.replace(item, checks=(schema,)) for item in made.items)
+        return decide_run(msgspec.structs.replace(made, items=items))
+
+    assert run().decision == "adopt"
+    assert run(candidate=2).decision != "adopt"
+
+
+@pytest.mark.parametrize("segments", [("chat",), ("chat", "rewriting")])
+def test_where_equal_arms_never_answer_alike_agreement_shows_nothing(world, segments):
+    """A null arm that differs everywhere would hide a candidate that is wrong everywhere."""
+
+    def text(case):
+        return f"{case.arm} {case.number}" if case.segment in segments and case.arm != "baseline" else "yes"
+
+    decided = decide(world, text=text)
+    for cell in decided.cells:
+        is_open = cell.segment.removeprefix("task=") in segments
+        assert ("low_agreement" in {reason.code for reason in cell.reasons}) is is_open
+        assert (cell.status == "gain") is not is_open

@@ -24,6 +24,7 @@ from draftproof.judge.decide.guardrails import (
     compute_differences,
     count_new_critical,
     evaluate_guardrails,
+    find_low_agreement,
     index_differences,
 )
 from draftproof.judge.decide.outcome import decide, is_settled
@@ -126,6 +127,7 @@ def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
     critical, hidden = count_new_critical(pairs), count_hidden(prepared, pairs)
     open_anyway = [
         find_unjudged(prepared),
+        find_low_agreement(prepared, run.pairs),
         evaluate_gain_eligibility(prepared, run.pairs, by_effect, is_representative=withholds),
         evaluate_budgets(prepared),
     ]

@@ -5,6 +5,7 @@ violates them only if its whole interval is beyond the margin. Ratios are judged
 guardrail has to hold for a gain, so intervals are those of one comparison.
 """
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 
 from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
-from draftproof.judge.observe.pairs import Pairs, PairTable
+from draftproof.judge.observe.pairs import NULL, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import Figure, Reference, describe, refer
 from draftproof.judge.results.run import Difference, Reason
@@ -60,6 +61,7 @@ SHARE_RULES = {
 QUANTITIES = tuple(SHARE_RULES)
 SHOWN_SHARES = ("failed_share", "passed_share")
 LATENCY_ONLY = "latency_only"
+LEAST_AGREEMENT = 0.5
 
 
 def find(
@@ -274,6 +276,32 @@ def evaluate_quality(
     if is_asked:
         return found
     return GuardrailFinding(standing="noted", reason=msgspec.structs.replace(found.reason, code=LATENCY_ONLY))
+
+
+def find_low_agreement(
+    prepared: PreparedRun, pairs: PairTable
+) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
+    """Return an open finding for each cell in which even two equal services seldom answer alike.
+
+    A loss shows only in answers that the null arm gives as the baseline does. Where these are fewer than
+    `LEAST_AGREEMENT` of all, more than twice the plan's margin could be lost unseen.
+    """
+    null = pairs.get(NULL)
+    if null is None or prepared.plan.comparison.quality != "agreement":
+        return {}
+    found: dict[CellKey, tuple[GuardrailFinding, ...]] = {}
+    for load, segment in itertools.product(prepared.loads, prepared.segments):
+        inside = null.cell(segment, load)
+        held = inside.is_ok & inside.columns.is_held_to_baseline[inside.theirs]
+        share = float(inside.is_same[held].mean()) if held.any() else 1.0
+        if share < LEAST_AGREEMENT:
+            text = (
+                f"two equal services give the same answer to {100 * share:.0f} % of the prompts in {segment}, "
+                "too few to show by agreement that the candidate's answers are as good; add checks"
+            )
+            row = refer("differences", (segment, load), "passed_share")
+            found[segment, load] = (find("open", "low_agreement", text, row, remedy="add checks"),)
+    return found
 
 
 def _is_suspect(here: Figure, margin: float, sign: int) -> bool:

@@ -21,6 +21,7 @@ from draftproof.judge.observe.observed import Observation
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.workload.checks import CheckResult
 from draftproof.workload.clusters import name_clusters
+from draftproof.workload.items import is_of_form
 
 Bools = npt.NDArray[np.bool_]
 CheckCounts = tuple[int, int, int, int]
@@ -210,10 +211,19 @@ class Columns:
     @cached_property
     def has_checks(self) -> Bools:
         """Whether the turn that was asked has checks."""
+        return self._of_turns(lambda seen: bool(seen.wanted_checks))
+
+    @cached_property
+    def is_held_to_baseline(self) -> Bools:
+        """Whether only the baseline's answer can show what is in a greedy answer: no check looks at that."""
+        return self.is_greedy & self._of_turns(lambda seen: all(map(is_of_form, seen.wanted_checks)))
+
+    def _of_turns(self, tell: Callable[[Observation], bool]) -> Bools:
+        """Return what is told of one observation of each turn of each item."""
         _, first, owners = np.unique(
             number_rows(self.items, self.turns), return_index=True, return_inverse=True
         )
-        found = np.array([bool(self.observations[index].wanted_checks) for index in first.tolist()], np.bool_)
+        found = np.array([tell(self.observations[index]) for index in first.tolist()], np.bool_)
         return found[owners.reshape(-1)]
 
     @cached_property

@@ -183,9 +183,9 @@ def pair_observations(prepared: PreparedRun) -> PairTable:
 def find_passed(columns: Columns, table: PairTable) -> Floats:
     """Return whether each answer is as it should be: by its checks, else by the baseline's where greedy.
 
-    An answer without checks agrees with the baseline's or not; the baseline's own agrees where the null arm's
-    is the same. So what two equal arms differ by is no fault of the candidate. A failed request does not
-    agree; without the null arm each baseline's answer does.
+    A greedy answer whose content no check looks at agrees with the baseline's or not; the baseline's own
+    agrees where the null arm's is the same. So what two equal arms differ by is no fault of the candidate. A
+    failed request does not agree; without the null arm each baseline's answer does.
     """
     agrees = np.full(len(columns.records), np.nan)
     for (_, versus), pairs in table.items():
@@ -198,7 +198,8 @@ def find_passed(columns: Columns, table: PairTable) -> Floats:
         pairs = table[NULL]
         known = columns.is_greedy[pairs.theirs] & pairs.is_ok
         agrees[pairs.theirs[known]] = pairs.is_same[known]
-    found: Floats = np.where(columns.has_checks, columns.passed, agrees)
+    form = np.where(columns.has_checks, columns.passed, 1.0)
+    found: Floats = np.where(columns.is_held_to_baseline, all_of(agrees, form), columns.passed)
     return found
 
 
