@@ -1,5 +1,6 @@
 """`draftproof init`: a plan that runs, from a log and today's service, or one to start from for an engine."""
 
+import http.client
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -145,14 +147,31 @@ def _check_options(
     if from_log is not None and trace is not None:
         raise UsageError("--from-log and --trace are two workloads", fix="give one of them")
     for option, address in (("--url", url), ("--candidate-url", candidate_url)):
-        if address is not None and not address.startswith(("http://", "https://")):
-            raise UsageError(f"is {address!r}", place=option, fix="begin with http:// or https://")
+        if address is not None:
+            _check_address(option, address)
     if serve is not None and url is not None:
         raise UsageError("--serve and --url are two services", fix="give one of them")
     if (url is None) != (candidate_url is None):
         raise UsageError(
             "--url and --candidate-url belong together: one service without speculation, one with it",
             fix='name both, or give the command with --serve "vllm serve MODEL ..."',
+        )
+
+
+def _check_address(option: str, address: str) -> None:
+    """Refuse an address that is none, or that holds a key: a plan would keep it."""
+    try:
+        parts = urlsplit(address)
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_one = False
+    if not is_one or not address.isprintable() or " " in address:
+        raise UsageError("is no address of a service", place=option, fix="such as http://127.0.0.1:8000")
+    if parts.username or parts.query or parts.fragment:
+        raise UsageError(
+            "the address holds more than a host and a path, which a plan would keep",
+            place=option,
+            fix="give a key as a header of the arm: [engine] headers",
         )
 
 
@@ -178,7 +197,7 @@ def _ask_address(url: str) -> tuple[str | None, bool]:
         return str(listed["data"][0]["id"]), False
     except urllib.error.HTTPError as error:
         return None, error.code in {401, 403}
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None, False
 
 
@@ -219,21 +238,21 @@ def _take_log(path: Path | None, out: Path, segment_by: str | None, units: "Unit
 
     log = read_log(path, units)
     print_text(render_log(log))
-    chosen = tuple(segment_by.split(",")) if segment_by else log.proposed.segment_by
+    named = dict.fromkeys(one.strip() for one in segment_by.split(",")) if segment_by else None
+    chosen = tuple(named or log.proposed.segment_by)
     if unknown := [name for name in chosen if name not in log.dimensions]:
         raise UsageError(
             f"the log has no dimension {unknown[0]!r}",
             place="--segment-by",
             fix=f"use of: {', '.join(log.dimensions)}",
         )
-    prompts = out.with_suffix(".prompts.jsonl")
+    prompts = out.with_name(f"{out.name.removesuffix('.toml')}.prompts.jsonl")
     write_workload(log, prompts)
     print_text(f"Wrote {prompts}: {len(log.items)} prompts, labelled; edit the labels there if you like.")
     return Prompts(
         path=prompts.name,
         segment_by=chosen,
-        count=len(log.items),
-        segments=len(group_by_segment(log.items, chosen)),
+        sizes=tuple(map(len, group_by_segment(log.items, chosen).values())),
         source=f"{len(log.items)} of {log.lines} lines of {path.name}, labelled from the requests.",
     )
 

@@ -54,6 +54,7 @@ _STARTER_PROMPTS, _STARTER_LIMIT, _REFERENCE_LIMIT = 48, 128, 36
 _RECORDED_S, _LARGE_BLOCK = 600.0, 128  # of a recording: what a new plan takes, and its largest block
 # More prompts than this make a run of hours; a new plan then takes a part, and says so.
 MOST_PROMPTS = 600
+_SMALL_MARGIN = 0.10
 _WIDTH = 106  # of a comment and of a command
 _STARTER_PART = """{ language = ["en"], sampling = ["regulated"], \
 task = ["rewriting", "grounded", "explanation", "chat"] }"""
@@ -72,13 +73,21 @@ the prompts and is a fair sample of your traffic, say "representative"."""
 
 
 class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompts of a log, as a plan reads them: file, segments, how many, and where they come from."""
+    """The prompts of a log, as a plan reads them: file, segments, their sizes, and where they come from."""
 
     path: str
     segment_by: tuple[str, ...]
-    count: int
-    segments: int
+    sizes: tuple[int, ...]
     source: str
+
+    @property
+    def each(self) -> int | None:
+        """How many of each segment are asked, None for all."""
+        return None if sum(self.sizes) <= MOST_PROMPTS else max(1, MOST_PROMPTS // len(self.sizes))
+
+    def count_asked(self) -> int:
+        """How many are asked in all: a small segment has fewer than `each`."""
+        return sum(size if self.each is None else min(size, self.each) for size in self.sizes)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +203,7 @@ def _describe_drafting(
     wanted: Wanted, method: str | None, known: Method | None, drafts: Sequence[str], *, is_launched: bool
 ) -> dict[str, Any]:
     """Return what the template says of the candidate's drafts and drafter."""
-    draft = _locate(wanted.draft)
+    draft = _locate(wanted.draft or (wanted.service.drafter if wanted.service else None))
     if draft is None and known is not None and known.needs_draft:
         draft = f"{PLACEHOLDER}_DRAFT"
     words = drafts or (known.add if known else ())
@@ -238,7 +247,7 @@ def _describe_workload(wanted: Wanted) -> dict[str, Any]:
     if wanted.trace is not None:
         return _describe_trace(wanted)
     prompts = wanted.prompts
-    count = min(prompts.count, MOST_PROMPTS) if prompts else _STARTER_PROMPTS
+    count = prompts.count_asked() if prompts else _STARTER_PROMPTS
     size = max(1, count // ENOUGH_BLOCKS)
     levels = [
         {"name": "single", "concurrency": 1, "block_size": size},
@@ -254,10 +263,10 @@ def _describe_workload(wanted: Wanted) -> dict[str, Any]:
 
 def _describe_prompts(prompts: Prompts, count: int) -> dict[str, Any]:
     least = max(_tail_of_default(), _pairs_of_default())
-    each = count // prompts.segments if count < prompts.count else None
+    each = prompts.each
     cut = (
         f" Of each segment {each} are asked, chosen by the seed: all would take "
-        f"{prompts.count / count:.1f} times as long."
+        f"{sum(prompts.sizes) / count:.1f} times as long."
     )
     pilot = (
         f"{count} prompts are too few for what representative evidence must show: the tail "
@@ -315,8 +324,10 @@ def _describe_trace(wanted: Wanted) -> dict[str, Any]:
 
 def _choose_margin(prompts: int) -> dict[str, Any]:
     """Return whether the default margin of failures is beyond what so many prompts can show."""
-    needed = _pairs_of_default()
-    return {"failure_margin": prompts < needed, "prompts": prompts, "prompts_of_default": needed}
+    needed, level = _pairs_of_default(), Comparison().confidence
+    least = pairs_needed_for_margin(_SMALL_MARGIN, level)
+    shown = f"what {prompts} prompts can show" if prompts >= least else f"takes {least} prompts"
+    return {"failure_margin": prompts < needed, "margin_why": f"{shown}; the default 0.02 takes {needed}"}
 
 
 def _pairs_of_default() -> int:

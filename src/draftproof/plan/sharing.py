@@ -6,7 +6,7 @@ Works on the values as read, before they are checked: what has the wrong type is
 from typing import Any
 
 from draftproof.plan.tables import split_words
-from draftproof.services.engines.commands import drop_flags, list_flags
+from draftproof.services.engines.commands import list_flags, words_before_flags
 
 _BASELINE = "baseline"
 _ARMS = (_BASELINE, "candidate", "alternative")
@@ -47,9 +47,22 @@ def _add_words(arm: dict[str, Any]) -> dict[str, Any]:
     added, command = _split(arm["add"]), _split(arm.get("command"))
     if not isinstance(added, tuple) or not isinstance(command, tuple):
         return arm
-    names = {use.name for use in list_flags(added)}
-    kept = drop_flags(command, lambda name: name.replace("-", "_") in names)
+    kept = _drop_replaced(command, {use.name: len(use.values) for use in list_flags(added)})
     return {key: one for key, one in arm.items() if key != "add"} | {"command": [*kept, *added]}
+
+
+def _drop_replaced(command: tuple[str, ...], values: dict[str, int]) -> list[str]:
+    """Return a command without the flags that are said anew, each with as many words as are said of it now.
+
+    `values`: flag -> how many. What is behind a switch is no value of it, but a word of the command.
+    """
+    kept = list(words_before_flags(command))
+    for use in list_flags(command):
+        if use.name in values:
+            kept += use.words[max(0, values[use.name] - (use.attached is not None)) :]
+        else:
+            kept += (use.written, *use.words)
+    return kept
 
 
 def _split(command: object) -> tuple[str, ...] | object:

@@ -290,6 +290,7 @@ def _choose_offered(labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
         if 2 <= len(counts) <= MOST_LABELS
         and 2 * counts.total() >= len(labels)
         and not _PERSONAL.search(name)
+        and not any(classify_secret(label.encode()) for label in counts)
         and not any(True for label in counts for _ in _find_kinds(label))
     )
 

@@ -187,8 +187,11 @@ def write_workload(log: Log, path: Path) -> None:
         f'name = "{_NOT_PLAIN.sub("-", path.stem)}"\nversion = "{compute_sha256(log.items)[:8]}"\n'
         'licence = "unstated"\nevidence = "representative"  # recorded requests; a plan may claim less\n'
     )
-    _write_new(path.with_suffix(".meta.toml"), [header.encode()])
+    about = path.with_suffix(".meta.toml")
+    if about.exists():
+        raise WorkloadError("the file exists", place=str(about), fix="remove it, or choose another name.")
     _write_new(path, (msgspec.json.encode(item) + b"\n" for item in log.items))
+    _write_new(about, [header.encode()])
 
 
 def _write_new(path: Path, lines: Iterable[bytes]) -> None:

@@ -84,3 +84,13 @@ def test_what_is_wrong_is_one_sentence_with_the_key_as_it_was_written(old, new, 
         parse_plan(PLAN.replace(old, new, 1))
     assert said in str(caught.value)
     assert ("further" in str(caught.value)) is (new == "[engines]")  # then no arm has what it shares
+
+
+def test_a_switch_that_is_said_anew_takes_no_word_of_the_command_with_it():
+    """What is behind a switch is the model, not its value."""
+    text = PLAN.replace("vllm serve m --port {port}", "vllm serve --eager m --port {port}")
+    text = text.replace("--max-num-seqs 4'''", "--eager --max-num-seqs=4'''")
+    assert parse_plan(text).arms.candidate.command == (
+        *("vllm", "serve", "m", "--port", "{port}"),
+        *("--speculative-config", '{"method": "ngram"}', "--eager", "--max-num-seqs=4"),
+    )

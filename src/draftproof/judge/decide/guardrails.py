@@ -296,8 +296,8 @@ def find_low_agreement(
         share = float(inside.is_same[held].mean()) if held.any() else 1.0
         if share < LEAST_AGREEMENT:
             text = (
-                f"two equal services give the same answer to {100 * share:.0f} % of the prompts in {segment}, "
-                "too few to show by agreement that the candidate's answers are as good; add checks"
+                f"two equal services give the same answer to {100 * share:.0f} % of prompts in {segment}, "
+                "too few to show by agreement that the candidate's are as good; add checks"
             )
             row = refer("differences", (segment, load), "passed_share")
             found[segment, load] = (find("open", "low_agreement", text, row, remedy="add checks"),)

@@ -73,13 +73,13 @@ def _find_missing_files(name: str, arm: Arm, command: Sequence[str]) -> Iterator
     if arm.url is not None or not command:
         return
     place = f"arms.{name}"
-    if shutil.which(command[0]) is None:
+    env = dict(resolve_variables(arm.env, os.environ, f"{place}.env"))
+    if shutil.which(command[0], path=env.get("PATH")) is None:
         yield Fault(
             place=f"{place}.command",
             text=f"there is no program {command[0]!r} here",
             fix="install it, or name it by its path",
         )
-    env = dict(resolve_variables(arm.env, os.environ, f"{place}.env"))
     for path in filter(None, env.get("LD_PRELOAD", "").replace(":", " ").split()):
         if path.startswith("/") and not Path(path).exists():
             yield Fault(
@@ -96,6 +96,7 @@ def _find_flags_at_odds(
     """Yield undeclared differences between commands, and a candidate that drafts nothing."""
     launched = {name: arm for name, arm in arms.items() if commands[name] and arm.engine != "reference"}
     read = {name: _read_flags(name, arm, commands[name]) for name, arm in launched.items()}
+    yield from _find_same(arms["candidate"], arms["baseline"], commands)
     candidate = read.get("candidate")
     if candidate is not None and candidate.settings.get(METHOD) == OFF:
         yield Fault(
@@ -115,6 +116,21 @@ def _find_flags_at_odds(
             yield Fault(
                 place=f"arms.{name}", text=error.message.rstrip("."), fix=(error.fix or "").rstrip(".")
             )
+
+
+def _find_same(own: Arm, today: Arm, commands: Mapping[str, tuple[str, ...]]) -> Iterator[Fault]:
+    """Yield a candidate that is the baseline over again."""
+    said = [(one.settings, one.request, one.served_model, one.env, _strip(one.url)) for one in (own, today)]
+    if said[0] == said[1] and commands["candidate"] == commands["baseline"]:
+        yield Fault(
+            place="arms.candidate",
+            text="it is the baseline over again",
+            fix="state how it differs: words to add to the command, settings, or another address",
+        )
+
+
+def _strip(url: str | None) -> str | None:
+    return None if url is None else url.rstrip("/").removesuffix("/v1")
 
 
 def _read_flags(name: str, arm: Arm, command: tuple[str, ...]) -> ArmManifest:
@@ -141,7 +157,7 @@ def _find_long_items(
             if commands[name]
             else None
         )
-        if isinstance(limit, int) and longest >= limit:
+        if isinstance(limit, int) and 0 < limit <= longest:
             yield Fault(
                 place=f"arms.{name}",
                 text=f"its context of {limit} tokens has no room for answers of up to {longest}",

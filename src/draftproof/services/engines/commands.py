@@ -121,6 +121,11 @@ def parse_flags(
     return settings
 
 
+def speaks_of_drafts(flag: str) -> bool:
+    """Tell whether a flag, without dashes and with underscores, is one of speculative decoding."""
+    return bool(_SPEAKS_OF_DRAFTS.match(flag))
+
+
 def find_unread_words(command: Sequence[str], settings: Settings) -> Settings:
     """Return the words of a command that its settings do not show, as settings of their own.
 
@@ -133,7 +138,7 @@ def find_unread_words(command: Sequence[str], settings: Settings) -> Settings:
     last = {use.name: at for at, use in enumerate(uses)}
     shown, unread = list(settings.values()), dict[str, list[str]]()
     for at, use in enumerate(uses):
-        key = "speculation.words" if _SPEAKS_OF_DRAFTS.match(use.name) else "launch.words"
+        key = "speculation.words" if speaks_of_drafts(use.name) else "launch.words"
         is_read = use.value is not None and last[use.name] == at and _is_shown(use.name, use.value, shown)
         unread.setdefault(key, []).extend(use.values[1:] if is_read else use.values)
     return {key: " ".join(words) for key, words in unread.items() if words}

@@ -307,7 +307,7 @@ def _method(spelled: str, *lines: str, needs_draft: bool = False) -> Method:
 
 
 _STARTING = Starting(
-    programs=(("trtllm-serve",),),
+    programs=(("trtllm-serve", "serve"), ("trtllm-serve",)),
     command=(
         *("trtllm-serve", "{model}", "--host", "127.0.0.1", "--port", "{port}", "--backend", "pytorch"),
         *("--max_seq_len", "4096", "--config", "/FILL_IN/baseline.yaml"),

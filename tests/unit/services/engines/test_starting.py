@@ -83,6 +83,11 @@ def test_variables_in_front_of_a_command_are_its_environment():
     ("text", "method", "drafting"),
     [
         (
+            "vllm serve m --spec-model d --spec-tokens 3",
+            "speculation",
+            ("--spec-model", "d", "--spec-tokens", "3"),
+        ),
+        (
             f"vllm serve m --speculative-config '{DRAFTS}' --max-num-seqs 4",
             "ngram",
             ("--speculative-config", DRAFTS),
@@ -105,14 +110,25 @@ def test_what_drafts_already_becomes_the_candidates(text, method, drafting):
     ("text", "said"),
     [
         ("", "the command is empty"),
-        ("vllm serve", "the command names no model"),
-        ("vllm serve --port 3", "the command names no model"),
+        (
+            "vllm serve",
+            "the model is not where it is looked for: right behind 'vllm serve', or behind --model",
+        ),
+        ("vllm serve --port 3 m", "the model is not where it is looked for"),
+        ("vllm serve m | tee log", "'|' is for a shell"),
+        ("vllm serve m > log 2>&1 &", "'>' is for a shell"),
+        (
+            "vllm serve $MODEL",
+            "$MODEL is for a shell, and the command is run without one. Fix: write ${MODEL}",
+        ),
+        ("HF_TOKEN=hf_abcdefghijk vllm serve m", "the variable HF_TOKEN states a secret"),
         ("vllm serve m --api-key abcdef", "states the value of --api-key"),
         ("vllm serve 'm", "cannot be split into words (No closing quotation). Fix: close"),
         ("docker run vllm/vllm-openai", "docker starts the service outside"),
+        ("vllm serve m --speculative-model d", "the command drafts already, by --speculative-model"),
         ("draftproof serve --speculation ngram", "the command drafts already, by --speculation. Fix: leave"),
         ("text-generation-launcher --model-id m --speculate 2", "the command drafts already, by --speculate"),
-        ("ollama serve", "no engine is known that is started by 'ollama serve'. Fix: begin with one of:"),
+        ("ollama serve", "no engine is known that is started by 'ollama'. Fix: begin with one of:"),
     ],
 )
 def test_a_command_that_cannot_be_used_is_one_sentence_with_the_fix(text, said):
