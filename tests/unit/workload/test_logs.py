@@ -310,7 +310,7 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-3, 3)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from([MARK, "", "{}"])
 )
 KEYS = st.sampled_from(["role", "content", "type", "text", "messages", "body", "key", "value", "a"])

@@ -56,7 +56,10 @@ Sizer = Callable[[float], int]  # from a spread to a number
 
 # Beyond it an aim is a slip of the pen, and in whole percent it would read as all of the time.
 LARGEST_GAIN = 0.95
-HOW_TO_KNOW = "let the service report usage or token ids, or name a tokenizer (target.tokenizer)"
+HOW_TO_KNOW = (
+    "where the host was busy measure on a quieter one; where nobody counts tokens let the service report "
+    "usage or token ids, or name a tokenizer (target.tokenizer)"
+)
 DEFAULT_GAIN = 0.10
 
 
@@ -206,7 +209,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
 
     reason = None
     if ask.earlier and ask.earlier.is_unknown(cell, metric):
-        reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
+        reason = f"no request of the run shows {METRIC_WORDS[metric]} that counts: {HOW_TO_KNOW}"
     elif ratio >= 1 - margin:
         reason = (
             f"equal services differ by {100 * (null - 1):.1f} % there, as much as such a gain; use a "
@@ -266,7 +269,7 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
                     measured=_count_prompts(ask, cell, metric),
                     spreads=spreads,
                     source=source,
-                    reason=f"no answered request of the run shows it; {HOW_TO_KNOW}"
+                    reason=f"no request of the run shows one that counts: {HOW_TO_KNOW}"
                     if ask.earlier and ask.earlier.is_unknown(cell, metric)
                     else explain_tail(found, thresholds),
                 ),

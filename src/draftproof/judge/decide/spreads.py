@@ -294,8 +294,9 @@ def list_before_a_run(found: SamplePlan, cells: Collection[CellKey]) -> tuple[li
     The first are sure; the last of the others is a number of prompts by assumed spreads, over all cells.
     """
     blocking = list_blocking(found.shortfalls, cells)
-    everywhere = [one for one in blocking if all(one.blocks(*cell) for cell in cells)]
-    elsewhere = [one for one in blocking if one not in everywhere]
+    is_ruled_out = all(any(one.blocks(*cell) for one in blocking) for cell in cells)
+    everywhere = blocking if is_ruled_out else []
+    elsewhere = [] if is_ruled_out else blocking
     short = [one for one in found.needs if one.aim == "gain" and one.more]
     few = [Obstacle(_describe_short(found, short), Reference("plan", name="workload"))] if short else []
     return (

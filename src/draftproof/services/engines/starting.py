@@ -67,6 +67,8 @@ def read_service(text: str, adapters: Sequence[EngineAdapter]) -> Service:
     _refuse_secrets(env, words)
     adapter, at = _find_program(words, adapters)
     model, words = _take_model(adapter, words, at)
+    if model == "MODEL":
+        raise _refuse("MODEL is a placeholder", "write your model's path or id in its place")
     words = _listen_here(adapter, words)
     words, drafting, settings = _take_drafting(adapter, words)
     added = [one for one in adapter.starting.measured if not _states(adapter, words, one[0])]

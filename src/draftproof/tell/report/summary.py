@@ -219,14 +219,16 @@ def _at_loads(rows: Iterable[tuple[str, Figure]]) -> str:
 def _faster(results: Results) -> str:
     rows = _pooled(results)
     if all(row.change.value is None for row in rows):
-        return "Not known: no pair of answers could be compared."
+        return "Not known: too few pairs of answers have times that count."
     return f"{words.metric(results.metric)}, all tasks: {_at_loads((row.load, row.change) for row in rows)}."
 
 
 def _noise(results: Results) -> str:
     rows = [(row.load, row.null_change) for row in _pooled(results) if row.null_change is not None]
+    if not rows:
+        return "Not known: the plan has no null arm."
     if all(change.value is None for _, change in rows):
-        return "Not known: the baseline was not measured a second time."
+        return "Not known: too few answers of two equal services have times that count."
     return f"Two equal services differed by {_at_loads(rows)}."
 
 

@@ -11,6 +11,12 @@ _LABELS, _ROWS, _REASONS = 5, 5, 3
 _PLURALS = {"entry": "entries"}
 
 
+def _warn_of_private(log: Log) -> str:
+    """Say what prompts seem to contain, and that it stays in them."""
+    found = _list_private(log.private)
+    return f"Seems to contain: {found}; it stays in the prompts unless you take these lines out of the log"
+
+
 def render_log(log: Log) -> str:
     """Render a log: what can be sent, its labels, the proposed split, what is left out, what looks private.
 
@@ -21,7 +27,7 @@ def render_log(log: Log) -> str:
         *write.table(("Dimension", "Requests by label"), _list_dimensions(log)),
         *write.wrap(f"Proposed: segment_by = {_write_list(log.proposed.segment_by)}. {_why(log)}", "", "  "),
         *write.section("Left out", write.bullets(_list_refused(log.refused))),
-        *(write.wrap(f"Seems to contain: {_list_private(log.private)}.", "", "  ") if log.private else ()),
+        *(write.wrap(f"{_warn_of_private(log)}.", "", "  ") if log.private else ()),
     ]
     notes = list(log.notes)
     while notes and len(lines) + len(_write_notes(log, notes)) > MOST_LINES:

@@ -123,7 +123,7 @@ def test_terminal_gives_the_figures_of_a_small_run():
 def test_run_without_a_number_has_no_empty_axes():
     """Where no effect has a value the map stands in the place of the chart, and the cells say why."""
     page = render_html(FAILED, MANIFEST)
-    assert "Not known: no pair of answers could be compared." in page
+    assert "Not known: too few pairs of answers have times that count." in page
     assert 'id="grid-cells"' not in page
     assert len(re.findall(r'<td class="invalid"', page)) == 60
 
