@@ -119,18 +119,14 @@ def _find_flags_at_odds(
 
 
 def _find_same(own: Arm, today: Arm, commands: Mapping[str, tuple[str, ...]]) -> Iterator[Fault]:
-    """Yield a candidate that is the baseline over again."""
-    said = [(one.settings, one.request, one.served_model, one.env, _strip(one.url)) for one in (own, today)]
-    if said[0] == said[1] and commands["candidate"] == commands["baseline"]:
+    """Yield a candidate that starts the baseline over again; two arms at one address are the preflight's."""
+    said = [(one.settings, one.request, one.served_model, one.env) for one in (own, today)]
+    if own.url is None and said[0] == said[1] and commands["candidate"] == commands["baseline"]:
         yield Fault(
             place="arms.candidate",
             text="it is the baseline over again",
             fix="state how it differs: words to add to the command, settings, or another address",
         )
-
-
-def _strip(url: str | None) -> str | None:
-    return None if url is None else url.rstrip("/").removesuffix("/v1")
 
 
 def _read_flags(name: str, arm: Arm, command: tuple[str, ...]) -> ArmManifest:
