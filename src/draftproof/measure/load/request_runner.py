@@ -56,6 +56,35 @@ class HealthReading(msgspec.Struct, frozen=True, kw_only=True):
     gc_pause_total_ns: int
 
 
+class _Sparing:
+    """Garbage is searched for less while any period of this process is watched.
+
+    What the program has loaded by then is not searched. Several periods may overlap: the last that ends puts
+    back what the first found.
+    """
+
+    def __init__(self) -> None:
+        self._periods, self._before = 0, gc.get_threshold()
+
+    def begin(self) -> None:
+        """A period begins."""
+        if not self._periods:
+            gc.freeze()
+            self._before = gc.get_threshold()
+            gc.set_threshold(_NEW_OBJECTS, *self._before[1:])
+        self._periods += 1
+
+    def end(self) -> None:
+        """A period ends."""
+        self._periods -= 1
+        if not self._periods:
+            gc.set_threshold(*self._before)
+            gc.unfreeze()
+
+
+_SPARING = _Sparing()
+
+
 class ClientHealth:
     """Samples while entered.
 
@@ -74,9 +103,7 @@ class ClientHealth:
     async def watch(self) -> AsyncIterator["ClientHealth"]:
         """Sample until the block ends."""
         self._cpu_at_start_s = time.process_time()
-        gc.freeze()  # what the program has loaded by now is not searched for garbage during the period
-        thresholds = gc.get_threshold()
-        gc.set_threshold(_NEW_OBJECTS, *thresholds[1:])
+        _SPARING.begin()
         gc.callbacks.append(self._on_collection)
         sampler = asyncio.create_task(self._sample())
         try:
@@ -84,8 +111,7 @@ class ClientHealth:
         finally:
             sampler.cancel()
             gc.callbacks.remove(self._on_collection)  # before the wait, which a second cancellation may end
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
+            _SPARING.end()
             await asyncio.wait({sampler})
 
     def read(self) -> HealthReading:

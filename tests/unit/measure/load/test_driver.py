@@ -198,6 +198,24 @@ def test_garbage_that_was_set_aside_for_a_period_is_searched_again_after_it():
     assert gc.get_threshold() == before
 
 
+def test_periods_that_overlap_give_garbage_back_as_they_found_it():
+    """The first to begin may be the first to end."""
+
+    async def main():
+        first, second = (ClientHealth(time.monotonic_ns).watch() for _ in range(2))
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        during = gc.get_threshold()
+        await second.__aexit__(None, None, None)
+        return during
+
+    before = gc.get_threshold()
+    during = asyncio.run(main())
+    assert during[0] > before[0]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
 def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():
     """Where the loop wakes a slot before its time, the slot waits on."""
     sink, items = Sink(), {name: build_item(name, max_tokens=40) for name in "ab"}
