@@ -22,6 +22,7 @@ EVIDENCE_WORDS = {
 WITHHELD_WORDS = {
     "guardrail_failures": "failed requests",
     "guardrail_checks": "checks of answers",
+    "low_agreement": "quality, as equal services seldom answer alike",
     "critical_unjudged": "critical checks that were not judged",
     "guardrail_ttft": "time to first token",
     "guardrail_e2e": "end-to-end time",
@@ -124,7 +125,7 @@ def list_reasons(
     rule = Reason(code=f"rule_{decision}", text=RULES[decision], evidence=Reference("cells"))
     leading = [cell.reasons[0] for cell in cells if cell.status in ("gain", "harm") and cell.reasons]
     gap = [_explain_gap(cells)] if _has_gain_above_gap(cells, decision) else []
-    withheld = [reason for cell in cells for reason in _withheld(cell)]
+    withheld = [reason for cell in cells for reason in list_withheld(cell)]
     explained = () if decision == "invalid" else why
     return _distinct([*faults, *incomplete, *gap, rule, *leading, *withheld, *explained])
 
@@ -229,12 +230,12 @@ def list_open(cells: Iterable[Cell]) -> list[Cell]:
 
 def _render_withheld(undecided: Iterable[Cell]) -> str:
     """Say how many cells would gain if something else were not open, and what that is."""
-    held = [cell for cell in undecided if _withheld(cell)]
-    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in _withheld(cell))
+    held = [cell for cell in undecided if list_withheld(cell)]
+    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in list_withheld(cell))
     return f"; {len(held)} are fast enough and lack: {', '.join(names)}" if held else ""
 
 
-def _withheld(cell: Cell) -> list[Reason]:
+def list_withheld(cell: Cell) -> list[Reason]:
     """Return what keeps a cell whose effect is a gain from being one."""
     if cell.status != "inconclusive" or cell.reasons[0].code != "effect_gain":
         return []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from draftproof.judge.decide.wording import LATENCY_ONLY, name_reason, name_segment
+from draftproof.judge.decide.wording import LATENCY_ONLY, WITHHELD_WORDS, list_withheld, name_segment
 from draftproof.judge.inform.headline import TOKENS_PER_S
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.inform import ArmTotal, Exploratory, HeadlineRow
@@ -136,7 +136,7 @@ def _open(results: Results, counts: Counter[str], total: int) -> str:
         return "the run is not complete"
     if "gain_above_gap" in codes:
         return "gains, but not from the lowest load up"
-    held = sum(cell.status == "inconclusive" and _is_held(cell) for cell in results.cells)
+    held = sum(bool(list_withheld(cell)) for cell in results.cells)
     if held:
         return f"faster in {held} of {total} cells, other conditions still open"
     if counts["inconclusive"] == total:
@@ -146,11 +146,6 @@ def _open(results: Results, counts: Counter[str], total: int) -> str:
     ]
     named = [text for text in settled if not text.startswith("0")]
     return ", ".join([f"{counts['inconclusive']} of {total} cells not settled", *named])
-
-
-def _is_held(cell: Cell) -> bool:
-    """Return whether a cell is fast enough and something else keeps it from being a gain."""
-    return bool(cell.reasons) and cell.reasons[0].code == "effect_gain"
 
 
 def _adopted(results: Results) -> str:
@@ -338,8 +333,8 @@ def _blocks(results: Results) -> Iterator[str]:
         return
     yield from (reason.text for reason in reasons if reason.code in _LEADING_CODES)
     yield from _harms(results.cells)
-    yield from (reason.text for reason in reasons if reason.code == "obstacle")
     yield from _held(results.cells)
+    yield from (reason.text for reason in reasons if reason.code == "obstacle")
     yield from (reason.text for reason in reasons if reason.code in _WHY_CODES)
 
 
@@ -357,10 +352,10 @@ def _harms(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _held(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield what keeps cells that are fast enough from being gains, in one sentence."""
-    held = [cell for cell in cells if cell.status == "inconclusive" and _is_held(cell)]
-    names = Counter(name for cell in held for name in {name_reason(one.code) for one in cell.reasons[1:]})
+    held = [reasons for cell in cells if (reasons := list_withheld(cell))]
+    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for reasons in held for reason in reasons)
     if names:
-        yield f"Fast enough in {_count(len(held), 'cell')}, but not settled: {', '.join(names)}."
+        yield f"Fast enough in {_count(len(held), 'cell')}, and still open there: {', '.join(names)}."
 
 
 def _next(results: Results, run: str) -> Iterator[str]:
