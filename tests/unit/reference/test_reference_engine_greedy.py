@@ -16,18 +16,16 @@ from tiny_engine import (
 
 from draftproof.reference.models.ragged import SequenceCache
 
-PROMPT_COUNT = 8
-
 
 @pytest.fixture(scope="module")
 def target():
     return tiny_target()
 
 
-@pytest.fixture(scope="module")
-def prompts():
+@pytest.fixture(scope="module", params=[8, pytest.param(16, marks=pytest.mark.slow)])
+def prompts(request):
     generator = torch.Generator().manual_seed(11)
-    return [repetitive_prompt(generator) for _ in range(PROMPT_COUNT)]
+    return [repetitive_prompt(generator) for _ in range(request.param)]
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,10 @@ def target():
     return small_target(VOCAB)
 
 
-@pytest.fixture(scope="module")
-def prompts():
+@pytest.fixture(scope="module", params=[(1, 9, 17), pytest.param((1, 5, 9, 12, 17), marks=pytest.mark.slow)])
+def prompts(request):
     generator = torch.Generator().manual_seed(3)
-    return [torch.randint(0, VOCAB, (size,), generator=generator).tolist() for size in (1, 9, 17)]
+    return [torch.randint(0, VOCAB, (size,), generator=generator).tolist() for size in request.param]
 
 
 def decode(target, prompts, family, *, drafts, proposers=None, limits=None, **request):
@@ -51,7 +51,9 @@ def ordinary(target, prompts):
     return [decode(target, [prompt], "ngram", drafts=0)[1][0] for prompt in prompts]
 
 
-@pytest.mark.parametrize(("batch_size", "drafts"), [(1, 4), (3, 1), (3, 8)])
+@pytest.mark.parametrize(
+    ("batch_size", "drafts"), [(1, 4), (3, 1), (3, 8), pytest.param(5, 8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("family", METHODS)
 def test_every_family_gives_ordinary_tokens(  # noqa: PLR0917 - fixtures
     family, batch_size, drafts, target, prompts, ordinary
