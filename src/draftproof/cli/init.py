@@ -16,7 +16,8 @@ from draftproof.cli.console import print_text
 from draftproof.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from draftproof.cli.new_plan import Prompts, Wanted
+    from draftproof.cli.new_plan import Wanted
+    from draftproof.cli.new_workload import Prompts
     from draftproof.services.engines.starting import Service
     from draftproof.workload.moments import Units
 
@@ -26,71 +27,84 @@ _ASKED_S = 5.0
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel/*", "davinci[0-9]*")
 
 
+_Out = Annotated[Path, typer.Option("--out", help="File to write; never overwritten.")]
+_FromLog = Annotated[
+    Path | None,
+    typer.Option(
+        help="Log of requests, as it is: its prompts are asked (docs/workloads.md).", show_default=False
+    ),
+]
+_Serve = Annotated[
+    str | None,
+    typer.Option(
+        help='Command that starts today\'s service, as a shell has it: "vllm serve MODEL ...".',
+        show_default=False,
+    ),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(help="Today's service, where it runs already; with --candidate-url.", show_default=False),
+]
+_CandidateUrl = Annotated[
+    str | None, typer.Option(help="The same service with speculation.", show_default=False)
+]
+_SegmentBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Dimensions that split the log's prompts, comma between.",
+        show_default="those that --from-log proposes",
+    ),
+]
+_Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="vllm, sglang, tensorrt-llm, llamacpp, tgi, openai (an API that tells nothing of itself) or "
+        "reference.",
+        show_default="that of --serve, else the demo's plan",
+    ),
+]
+_Method = Annotated[
+    str | None,
+    typer.Option(
+        help="How the candidate drafts: ngram, draft_model, eagle3, mtp; reference: attached, self.",
+        show_default="the first it has",
+    ),
+]
+_Model = Annotated[
+    str | None, typer.Option(help="The target: a path or an id.", show_default="left to be filled in")
+]
+_Draft = Annotated[
+    str | None, typer.Option(help="The drafter: a path or an id.", show_default="left to be filled in")
+]
+_Trace = Annotated[
+    Path | None,
+    typer.Option(help="Recorded requests that the plan replays (docs/load.md).", show_default=False),
+]
+_TimestampUnit = Annotated[
+    str | None,
+    typer.Option(help="s, ms, us or ns: unit of its times where they do not say it.", show_default=False),
+]
+_BlockTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens of an entry of its hash_ids.", show_default="by its lengths"),
+]
+
+
 def init(
-    out: Annotated[Path, typer.Option("--out", help="File to write; never overwritten.")] = Path("plan.toml"),
+    out: _Out = Path("plan.toml"),
     *,
-    from_log: Annotated[
-        Path | None,
-        typer.Option(
-            help="Log of requests, as it is: its prompts are asked (docs/workloads.md).", show_default=False
-        ),
-    ] = None,
-    serve: Annotated[
-        str | None,
-        typer.Option(
-            help='Command that starts today\'s service, as a shell has it: "vllm serve MODEL ...".',
-            show_default=False,
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help="Today's service, where it runs already; with --candidate-url.", show_default=False
-        ),
-    ] = None,
-    candidate_url: Annotated[
-        str | None, typer.Option(help="The same service with speculation.", show_default=False)
-    ] = None,
-    segment_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Dimensions that split the log's prompts, comma between.",
-            show_default="those that --from-log proposes",
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="vllm, sglang, tensorrt-llm, llamacpp, tgi, openai (an API that tells nothing of itself) or "
-            "reference.",
-            show_default="that of --serve, else the demo's plan",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="How the candidate drafts: ngram, draft_model, eagle3, mtp; reference: attached, self.",
-            show_default="the first it has",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The target: a path or an id.", show_default="left to be filled in")
-    ] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="The drafter: a path or an id.", show_default="left to be filled in")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Recorded requests that the plan replays (docs/load.md).", show_default=False),
-    ] = None,
-    timestamp_unit: Annotated[
-        str | None,
-        typer.Option(help="s, ms, us or ns: unit of its times where they do not say it.", show_default=False),
-    ] = None,
-    block_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of an entry of its hash_ids.", show_default="by its lengths"),
-    ] = None,
+    from_log: _FromLog = None,
+    serve: _Serve = None,
+    url: _Url = None,
+    candidate_url: _CandidateUrl = None,
+    segment_by: _SegmentBy = None,
+    engine: _Engine = None,
+    method: _Method = None,
+    model: _Model = None,
+    draft: _Draft = None,
+    trace: _Trace = None,
+    timestamp_unit: _TimestampUnit = None,
+    block_tokens: _BlockTokens = None,
 ) -> None:
     """Write a plan: from a log and today's service one that runs, else one to start from."""
     from draftproof.cli import new_plan  # noqa: PLC0415
@@ -231,7 +245,7 @@ def _take_log(path: Path | None, out: Path, segment_by: str | None, units: "Unit
         if segment_by is not None:
             raise UsageError("--segment-by splits the prompts of a log", fix="name it with --from-log")
         return None
-    from draftproof.cli.new_plan import Prompts  # noqa: PLC0415
+    from draftproof.cli.new_workload import Prompts  # noqa: PLC0415
     from draftproof.tell.report.survey import render_log  # noqa: PLC0415
     from draftproof.workload.reader import read_log, write_workload  # noqa: PLC0415
     from draftproof.workload.segments import group_by_segment  # noqa: PLC0415

@@ -13,17 +13,14 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from draftproof.cli.new_workload import RECORDED_S, Prompts, describe_trace, describe_workload
 from draftproof.core.errors import UsageError
-from draftproof.judge.decide.guardrails import pairs_needed_for_margin
-from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.faults import PLACEHOLDER
 from draftproof.plan.loading import render_string
-from draftproof.plan.schema import Comparison, Thresholds
 from draftproof.services.arms.comparability import find_known_forced
 from draftproof.services.engines import ADAPTERS, adapter_for
 from draftproof.services.engines.facts import Method, Starting
 from draftproof.services.engines.starting import Service, join_words
-from draftproof.workload.blocks import ENOUGH_BLOCKS
 from draftproof.workload.moments import NS_PER, Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
@@ -50,44 +47,8 @@ _DRAFTERS = {
     "mtp": {"identity": "the target's own prediction heads", "provenance": "trained with the target"},
 }
 _DEMO_MODEL = "builtin:smollm2-135m-instruct"
-_STARTER_PROMPTS, _STARTER_LIMIT, _REFERENCE_LIMIT = 48, 128, 36
-_RECORDED_S, _LARGE_BLOCK = 600.0, 128  # of a recording: what a new plan takes, and its largest block
-# More prompts than this make a run of hours; a new plan then takes a part, and says so.
-MOST_PROMPTS = 600
-_SMALL_MARGIN = 0.10
+_STARTER_LIMIT, _REFERENCE_LIMIT = 128, 36  # tokens of an answer
 _WIDTH = 106  # of a comment and of a command
-_STARTER_PART = """{ language = ["en"], sampling = ["regulated"], \
-task = ["rewriting", "grounded", "explanation", "chat"] }"""
-_LOAD_WHY = """\
-Requests in flight: the ordinary load and the intended peak; a block is a measurement period of each arm, and
-six are the fewest. Rates, bursts, classes and recorded arrivals: docs/load.md."""
-_LOG_WHY = """\
-A log is a fair sample of the traffic that it is from. If yours is none, say "synthetic": a verdict is then a
-pilot hypothesis."""
-_STARTER_WHY = """\
-The starter prompts are written for the project, not taken from traffic: a verdict on them is a pilot
-hypothesis. With a fair sample of your own prompts say "representative"."""
-_TRACE_WHY = """\
-A trace that keeps no prompts is asked with invented words, so its verdict is a pilot hypothesis. Where it has
-the prompts and is a fair sample of your traffic, say "representative"."""
-
-
-class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompts of a log, as a plan reads them: file, segments, their sizes, and where they come from."""
-
-    path: str
-    segment_by: tuple[str, ...]
-    sizes: tuple[int, ...]
-    source: str
-
-    @property
-    def each(self) -> int | None:
-        """How many of each segment are asked, None for all."""
-        return None if sum(self.sizes) <= MOST_PROMPTS else max(1, MOST_PROMPTS // len(self.sizes))
-
-    def count_asked(self) -> int:
-        """How many are asked in all: a small segment has fewer than `each`."""
-        return sum(size if self.each is None else min(size, self.each) for size in self.sizes)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,100 +203,11 @@ def _measured_command(starting: Starting) -> tuple[str, ...]:
 
 
 def _describe_workload(wanted: Wanted) -> dict[str, Any]:
-    """Return what the template says of prompts, loads and evidence."""
-    peak = 4 if wanted.shares_device else ENGINES[wanted.engine].peak
     if wanted.trace is not None:
-        return _describe_trace(wanted)
-    prompts = wanted.prompts
-    count = prompts.count_asked() if prompts else _STARTER_PROMPTS
-    size = max(1, count // ENOUGH_BLOCKS)
-    levels = [
-        {"name": "single", "concurrency": 1, "block_size": size},
-        {"name": "busy", "concurrency": peak, "block_size": size},
-    ]
-    said = _describe_prompts(prompts, count) if prompts else _describe_starter(wanted)
-    return said | {
-        "levels": levels,
-        "load_why": _LOAD_WHY,
-        **_choose_margin(count),
-    }
-
-
-def _describe_prompts(prompts: Prompts, count: int) -> dict[str, Any]:
-    least = max(_tail_of_default(), _pairs_of_default())
-    each = prompts.each
-    cut = (
-        f" Of each segment {each} are asked, chosen by the seed: all would take "
-        f"{sum(prompts.sizes) / count:.1f} times as long."
-    )
-    pilot = (
-        f"{count} prompts are too few for what representative evidence must show: the tail "
-        f"({Thresholds().tail_quantile}) and failures take {least}. So a verdict is a pilot hypothesis."
-    )
-    return {
-        "evidence": "representative" if count >= least else "synthetic",
-        "evidence_why": _LOG_WHY if count >= least else pilot,
-        "workload": prompts.path,
-        "workload_why": prompts.source + (cut if each else ""),
-        "segment_by": prompts.segment_by,
-        "workload_keys": {"items_per_segment": each} if each else {},
-    }
-
-
-def _describe_starter(wanted: Wanted) -> dict[str, Any]:
+        return describe_trace(wanted.trace, wanted.trace_requests, wanted.units)
+    peak = 4 if wanted.shares_device else ENGINES[wanted.engine].peak
     limit = _REFERENCE_LIMIT if wanted.engine == _REFERENCE else _STARTER_LIMIT
-    return {
-        "evidence": "synthetic",
-        "evidence_why": _STARTER_WHY,
-        "workload": "builtin:starter",
-        "workload_why": "Your own prompts decide: `draftproof init --from-log FILE`, or a JSONL file "
-        "(docs/workloads.md).",
-        "segment_by": ("task",),
-        "workload_keys": {
-            "items_per_segment": 12,
-            "max_tokens": limit,
-            "where": _STARTER_PART,
-        },
-    }
-
-
-def _describe_trace(wanted: Wanted) -> dict[str, Any]:
-    """A block is a window of the recording: large ones keep its bursts."""
-    size = max(1, min(_LARGE_BLOCK, wanted.trace_requests // ENOUGH_BLOCKS))
-    keys: dict[str, Any] = {"window": f"{{ start_s = 0.0, duration_s = {_RECORDED_S} }}"}
-    if wanted.units.timestamp:
-        keys["timestamp_unit"] = f'"{wanted.units.timestamp}"'
-    if wanted.units.block_tokens:
-        keys["block_tokens"] = wanted.units.block_tokens
-    return {
-        "evidence": "synthetic",
-        "evidence_why": _TRACE_WHY,
-        "workload": wanted.trace,
-        "workload_why": "Recorded requests: each is due when the recording says, in every arm alike "
-        "(docs/load.md). `max_tokens` would cap the recorded lengths of answers, and make the load lighter.",
-        "segment_by": ("prompt_length",),
-        "workload_keys": keys,
-        "levels": [{"name": "recorded", "block_size": size, "replay": {"speed": 1.0}}],
-        "load_why": "A block is a window of the recording, which each arm in turn answers; large blocks keep "
-        "its bursts.",
-        **_choose_margin(wanted.trace_requests),
-    }
-
-
-def _choose_margin(prompts: int) -> dict[str, Any]:
-    """Return whether the default margin of failures is beyond what so many prompts can show."""
-    needed, level = _pairs_of_default(), Comparison().confidence
-    least = pairs_needed_for_margin(_SMALL_MARGIN, level)
-    shown = f"what {prompts} prompts can show" if prompts >= least else f"takes {least} prompts"
-    return {"failure_margin": prompts < needed, "margin_why": f"{shown}; the default 0.02 takes {needed}"}
-
-
-def _pairs_of_default() -> int:
-    return pairs_needed_for_margin(Thresholds().failure_margin, Comparison().confidence)
-
-
-def _tail_of_default() -> int:
-    return tail_floor(int(Thresholds().tail_quantile.removeprefix("p")) / 100, Comparison().confidence)
+    return describe_workload(wanted.prompts, peak=peak, limit=limit)
 
 
 def _list_forced(engine: str, method: str | None) -> dict[str, str]:
@@ -401,7 +273,7 @@ def add_trace(wanted: Wanted, path: Path | None) -> Wanted:
         raise UsageError(
             "its requests have no times", place=str(path), fix="state at_s in every line (docs/load.md)"
         )
-    found = len(load_workload(path, Window(duration_s=_RECORDED_S), units).items)
+    found = len(load_workload(path, Window(duration_s=RECORDED_S), units).items)
     return msgspec.structs.replace(wanted, trace=_locate(str(path)), trace_requests=found)
 
 

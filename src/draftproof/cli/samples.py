@@ -53,7 +53,7 @@ def samples(
     many more than that run measured. Starts no service.
     """
     from draftproof.judge.decide.samples import default_question, plan_samples  # noqa: PLC0415
-    from draftproof.judge.results.decide import SampleQuestion  # noqa: PLC0415
+    from draftproof.judge.results.samples import SampleQuestion  # noqa: PLC0415
     from draftproof.measure.run.check import choose_items  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.tell.report.text import render_samples  # noqa: PLC0415

@@ -155,6 +155,10 @@ def _assemble(
     plan, manifest, knee = prepared.plan, prepared.run.manifest, compute_knee(run)
     not_measured = _list_not_measured(evidence, cells, behaviour, services, knee)
     answers = compute_agreements(prepared, pairs)
+    by_effect, arm_cells = index_effects(rows["effects"]), rows["arm_cells"]
+    headline = compute_headline(
+        prepared, pairs, by_effect, cells=cells, arm_cells=arm_cells, agreements=answers
+    )
     return Results(
         schema_version=RESULTS_SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
@@ -194,14 +198,7 @@ def _assemble(
         label_acceptance=compute_label_acceptance(prepared),
         load_sizes=prepared.sizes,
         knee=knee,
-        headline=compute_headline(
-            prepared,
-            pairs,
-            index_effects(rows["effects"]),
-            cells=cells,
-            arm_cells=rows["arm_cells"],
-            agreements=answers,
-        ),
+        headline=headline,
         **rows,
     )
 

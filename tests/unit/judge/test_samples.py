@@ -11,7 +11,7 @@ from draftproof.core.errors import UsageError
 from draftproof.judge.decide.samples import plan_samples
 from draftproof.judge.decide.spreads import RATIO_SPREADS, read_earlier
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.judge.results.decide import SampleQuestion
+from draftproof.judge.results.samples import SampleQuestion
 from draftproof.judge.stats.bootstrap import paired_ratio
 from draftproof.judge.stats.planning import prompts_needed, share_pairs_needed, tail_prompts_needed
 from draftproof.tell.report.text import render_samples

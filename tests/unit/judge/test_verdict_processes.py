@@ -16,7 +16,7 @@ from draftproof.judge.decide.samples import plan_samples
 from draftproof.judge.decide.spreads import read_earlier
 from draftproof.judge.observe.observed import label_processes, list_processes
 from draftproof.judge.observe.run_data import RunData, prepare_run
-from draftproof.judge.results.decide import SampleQuestion
+from draftproof.judge.results.samples import SampleQuestion
 from draftproof.tell.report.order import order_sentence
 
 LAYOUT = Layout(

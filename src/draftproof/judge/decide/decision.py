@@ -36,8 +36,9 @@ from draftproof.judge.decide.wording import weakest_evidence
 from draftproof.judge.observe.pairs import DECISIVE, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, RunData, prepare_run
 from draftproof.judge.observe.services import ServiceReadings, read_services
-from draftproof.judge.results.decide import ContextBand, OutputEquivalence, SamplePlan
+from draftproof.judge.results.decide import ContextBand, OutputEquivalence
 from draftproof.judge.results.run import Cell, Decision, Difference, Effect, EnvelopeEntry
+from draftproof.judge.results.samples import SamplePlan
 
 
 class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):

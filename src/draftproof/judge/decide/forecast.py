@@ -16,7 +16,8 @@ from draftproof.judge.decide.tails import tail_share
 from draftproof.judge.observe.pairs import DECISIVE, Pairs
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.run_data import ALL_SEGMENTS as ALL
-from draftproof.judge.results.decide import Reference, Shortfall
+from draftproof.judge.results.decide import Reference
+from draftproof.judge.results.samples import Shortfall
 from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan

@@ -29,8 +29,8 @@ from draftproof.judge.decide.tails import TAIL_METRICS, compare_tail, explain_ta
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.pairs import PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import Need, SamplePlan, SampleQuestion
 from draftproof.judge.results.run import Effect, Figure
+from draftproof.judge.results.samples import Need, SamplePlan, SampleQuestion
 from draftproof.judge.stats.permutation import bonferroni_level
 from draftproof.judge.stats.planning import (
     MOST,

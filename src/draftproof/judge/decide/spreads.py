@@ -24,8 +24,9 @@ from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import ContextBand, Figure, Need, Reference, SamplePlan, Shortfall, refer
+from draftproof.judge.results.decide import ContextBand, Figure, Reference, refer
 from draftproof.judge.results.run import Cell, Difference, Effect
+from draftproof.judge.results.samples import Need, SamplePlan, Shortfall
 from draftproof.judge.stats.bootstrap import null_difference, paired_ratio
 from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
 from draftproof.judge.stats.planning import spread_of

@@ -15,7 +15,7 @@ from draftproof.judge.decide.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.samples import default_question, plan_samples
 from draftproof.judge.decide.spreads import list_before_a_run
 from draftproof.judge.knee.compute import describe_outlook
-from draftproof.judge.results.decide import SamplePlan
+from draftproof.judge.results.samples import SamplePlan
 from draftproof.measure.load.period import Period
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging

@@ -117,8 +117,7 @@ def describe_arm(arm: Arm, read_flags: Callable[[Sequence[str]], Settings] = par
     if arm.command is not None:
         settings |= {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in arm.env.items()}
         settings["launch"] = " ".join(words_before_flags(arm.command))
-        # The reference engine states every setting itself; of others a word that nobody reads is one.
-        if arm.engine != "reference":
+        if not ADAPTERS[arm.engine].facts.states_all:
             settings |= find_unread_words(arm.command, read_flags(arm.command))
     return settings
 

@@ -273,6 +273,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         device_factors: settings whose product is the number of devices of a service.
         inner_factors: factor -> the setting with which it lies within the others and multiplies nothing.
         device_lists: settings that list devices, whose names together are those of the service.
+        states_all: whether a service states every setting itself, so that no word of its command is one.
         is_exact: whether this project's own tests show that every method's drafts are verified without any
             change of the distribution; of an engine that only says so it is an assumption.
     """
@@ -298,6 +299,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     device_factors: tuple[str, ...] = ()
     inner_factors: dict[str, str] = {}
     device_lists: tuple[str, ...] = ()
+    states_all: bool = False
     is_exact: bool = False
 
     def name_method(self, method: str) -> str:

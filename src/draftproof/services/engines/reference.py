@@ -136,6 +136,7 @@ REFERENCE = EngineAdapter(
         pausing={"speculation.policy": ("adaptive", "batch", "auto")},
         fallback="a request whose drafter fails is completed by ordinary decoding and counted",
         chunk_holds="step",
+        states_all=True,
         is_exact=True,
     ),
     signals=_SIGNALS,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from draftproof.judge.inform.headline import TOKENS_PER_S
-from draftproof.judge.results.decide import Need, SamplePlan
 from draftproof.judge.results.run import ArmCell, Cell, Reason, Results
+from draftproof.judge.results.samples import Need, SamplePlan
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.answers import equivalence_sentence
 from draftproof.tell.report.page import statistic_label
