@@ -70,7 +70,8 @@ async def _probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str) -
     contact, plan, transport = service_group.contacts[arm], service_group.plan, HttpTransport()
     timeout_s = min(plan.limits.request_s, LONGEST_PROBE_S)
     line = Line(endpoint=contact.endpoint, transport=transport, timeout_s=timeout_s)
-    async with aiohttp.ClientSession() as session:
+    # A service may close a connection between two probes: the next one would fail unasked.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
         bench = Bench(
             line=line,
             read_load=lambda: read_load(session, contact.service),

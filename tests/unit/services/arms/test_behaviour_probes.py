@@ -45,7 +45,7 @@ def probe(service, *, only=SHAPES, read_load=None, concurrency=2):
         line = Line(
             endpoint=Endpoint(url=url, served_model="m", engine="generic"), transport=transport, timeout_s=5.0
         )
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
             bench = Bench(
                 line=line,
                 read_load=read_load(server) if read_load else nothing_told,
