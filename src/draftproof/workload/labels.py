@@ -33,6 +33,22 @@ _CODE_LINE = re.compile(
     r"package |SELECT |INSERT INTO |CREATE TABLE |<\?php|#!/)",
     re.MULTILINE,
 )
+# What an order to work on a text begins with, by its task.
+_ORDERS = {
+    "summary": r"summari[sz]e|sum up|condense|(?:give|write)(?: me)? an? (?:\w+ )?summary",
+    "translation": r"translate",
+    "extraction": r"extract|pull out",
+    "classification": r"classify|categori[sz]e|label|assign",
+    "rewriting": r"rewrite|rephrase|reword|paraphrase|proofread|edit|shorten|simplify|convert|remove|replace|"
+    r"(?:correct|polish|turn) (?:this|it|these|the|my)|(?:make|put|write) (?:this|it|these)",
+}
+_POLITE = (
+    r"(?:please,? |kindly |(?:can|could|would|will) you |(?:i (?:want|need)|your task is) (?:you )?(?:to )?)*"
+)
+_ORDER = re.compile(
+    _POLITE + "(?:" + "|".join(rf"(?P<{task}>{verbs})" for task, verbs in _ORDERS.items()) + r")\b",
+    re.IGNORECASE,
+)
 # A language that is mixed with Han characters in one text.
 _SCRIPTS = {"CJK": "han", "HIRAGANA": "japanese", "KATAKANA": "japanese"}
 
@@ -67,7 +83,7 @@ def label_item(
 
 
 def tell_task(item: Item) -> str:
-    """Return what a request shows of its task: the first of tools, schema, code, grounded, chat, question."""
+    """Return a request's task: the first of tools, schema, code, what it orders, grounded, chat, question."""
     if (item.tools or "functions" in item.request) and item.tool_choice != "none":
         return "tools"
     if item.response_schema is not None or _asks_for_form(item.request):
@@ -75,7 +91,10 @@ def tell_task(item: Item) -> str:
     question = _find_question(item)
     if "```" in question or len(_CODE_LINE.findall(question)) > 1:
         return "code"
-    if _is_grounded(question):
+    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", question) if part.strip()]
+    if task := _find_order(paragraphs):
+        return task
+    if _is_grounded(paragraphs):
         return "grounded"
     return "chat" if _has_history(item) else "question"
 
@@ -128,9 +147,14 @@ def _find_question(item: Item) -> str:
     return said[-1] if said else ""
 
 
-def _is_grounded(question: str) -> bool:
+def _find_order(paragraphs: Sequence[str]) -> str | None:
+    """Return what the first or last paragraph orders to be done to a text, None where neither begins so."""
+    found = (_ORDER.match(part) for part in (*paragraphs[:1], *paragraphs[-1:]))
+    return next((one.lastgroup for one in found if one), None)
+
+
+def _is_grounded(paragraphs: Sequence[str]) -> bool:
     """Tell whether a message has a long text and a short first or last paragraph, which asks."""
-    paragraphs = [part for part in re.split(r"\n\s*\n", question) if part.strip()]
     if len(paragraphs) < 2:
         return False
     sizes = [estimate_tokens(part) for part in paragraphs]
