@@ -24,6 +24,8 @@ from draftproof.workload.items import Item
 
 # A request of a run takes some kilobytes in the journal and again in the tables.
 _BYTES_OF_REQUEST, _LEAST_FREE = 40_000, 1 << 30
+# An estimate of a prompt's tokens is up to so many times too high.
+_SURE_PART = 4
 _NULL = "baseline_null"
 
 
@@ -144,20 +146,20 @@ def _read_flags(name: str, arm: Arm, command: tuple[str, ...]) -> ArmManifest:
 def _find_long_items(
     plan: Plan, items: Sequence[Item], arms: Mapping[str, Arm], commands: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Fault]:
-    """Yield arms whose flags bound the context to less than an item surely needs: its answer alone."""
+    """Yield arms whose command bounds the context to less than an item surely needs, prompt and answer."""
     needs = compute_needs(items, plan.workload.max_tokens)
-    longest = max((need.answer_tokens for need in needs), default=0)
     for name, arm in arms.items():
-        limit = (
-            adapter_for(arm.engine).read_flags(commands[name]).get("max_model_len")
-            if commands[name]
-            else None
-        )
-        if isinstance(limit, int) and 0 < limit <= longest:
+        limit = adapter_for(arm.engine).find_context(commands[name]) if commands[name] else None
+        if limit is None:
+            continue
+        long = [one for one in needs if one.answer_tokens + one.prompt_tokens // _SURE_PART >= limit]
+        if long:
+            worst = max(long, key=lambda one: one.total_tokens)
             yield Fault(
                 place=f"arms.{name}",
-                text=f"its context of {limit} tokens has no room for answers of up to {longest}",
-                fix="raise the context, or set workload.max_tokens",
+                text=f"its context of {limit} tokens has no room for {len(long)} of {len(needs)} prompts and "
+                f"their answers; the longest takes about {worst.prompt_tokens} and {worst.answer_tokens}",
+                fix="raise the context, set workload.max_tokens, or leave these prompts out",
             )
 
 

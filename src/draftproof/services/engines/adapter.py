@@ -57,6 +57,8 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
             "/v1/models" always asked for) to what the service says of itself.
         read_flags: a launch command to settings; method, draft length and context length under the names of
             `Identity.settings`, every other flag under its own name.
+        read_context: a launch command to the tokens of context that it gives each request; None: what
+            `read_flags` says of it.
         read_log: what the service wrote while starting to settings that only the log says, such as a
             scheduler mode that speculation switches off.
         explain_off: what shows that a service does not speculate although nothing counts its drafts, as one
@@ -79,6 +81,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     read_blocks: Callable[[EngineBlocks], MetricsReading] = lambda _blocks: MetricsReading()
     read_identity: Callable[[Mapping[str, bytes]], Identity] = lambda _bodies: Identity()
     read_flags: Callable[[Sequence[str]], Settings] = parse_flags
+    read_context: Callable[[Sequence[str]], object] | None = None
     read_log: Callable[[str], Settings] = lambda _text: {}
     explain_off: Callable[[ProbeObservation], str | None] = lambda _evidence: None
     explain_idle: Callable[[ProbeObservation], str | None] = lambda _evidence: None
@@ -95,6 +98,12 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Name of the engine in a plan."""
         return self.facts.name
+
+    def find_context(self, command: Sequence[str]) -> int | None:
+        """Return the tokens of context that a launch command gives each request, None where it says none."""
+        read = self.read_context
+        found = self.read_flags(command).get("max_model_len") if read is None else read(command)
+        return found if type(found) is int and found > 0 else None
 
     def build_payload(
         self,

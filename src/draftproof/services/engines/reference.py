@@ -6,6 +6,7 @@ import msgspec
 
 from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.metrics_block import read_metrics
+from draftproof.services.engines.commands import parse_flags
 from draftproof.services.engines.facts import (
     NO_CACHE_SHARE,
     NO_PREEMPTIONS,
@@ -23,6 +24,7 @@ from draftproof.services.engines.facts import (
 from draftproof.services.engines.values import as_table, as_text, decode_object, name_facts
 
 REFERENCE_ENGINE = "draftproof-reference"
+_DEFAULT_CONTEXT = 2048  # of `draftproof serve`
 _SPEC = "draftproof:spec_decode_num"
 # The plan names every drafting setting under `speculation.`; the service states these without it.
 _PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max")}
@@ -143,6 +145,7 @@ REFERENCE = EngineAdapter(
     ask=lambda _item: {"return_token_ids": True, "return_round_metrics": True},
     read_blocks=read_metrics,
     read_identity=_read_identity,
+    read_context=lambda command: parse_flags(command).get("max_model_len", _DEFAULT_CONTEXT),
     read_flags=lambda _command: {},  # it states its whole configuration itself, under the names of a plan
     explain_idle=_explain_idle,
     render_switch=lambda speculation: {"speculation": msgspec.to_builtins(speculation)},

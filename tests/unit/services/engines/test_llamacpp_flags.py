@@ -37,6 +37,23 @@ def test_the_draft_length_is_that_of_the_method_in_force(flags, length):
     assert read(*flags)["speculation.num_spec_tokens"] == length
 
 
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        (("-c", "8192", "-np", "4"), 2048),
+        (("--ctx-size", "8192", "--parallel=4"), 2048),
+        (("-c", "8192", "-np", "4", "-kvu"), 8192),
+        (("-c", "8192"), 8192),
+        (("-c", "8192", "-np", "-1"), 8192),
+        (("-np", "4"), None),
+        (("-c", "0", "-np", "4"), None),
+    ],
+)
+def test_a_slot_has_its_part_of_the_context(flags, context):
+    """All of it where the slots share one cache; nothing is known where the model decides."""
+    assert LLAMACPP.find_context(("llama-server", "-m", "m.gguf", *flags)) == context
+
+
 def test_the_default_switch_is_spelled_out():
     """--spec-default stands for four settings, which a comparison must see."""
     settings = read("--spec-default")

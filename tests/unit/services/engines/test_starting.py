@@ -45,6 +45,12 @@ DRAFTS = '{"method":"ngram","num_speculative_tokens":3}'
             "llama-server -m {model} -c 4096 --metrics --host 127.0.0.1 --port {port} -cram 0",
         ),
         (
+            "llama-server -hf org/m:Q8_0 -c 4096 --metrics",
+            "llamacpp",
+            "org/m:Q8_0",
+            "llama-server -hf {model} -c 4096 --metrics --host 127.0.0.1 --port {port} -cram 0",
+        ),
+        (
             "python3 -m sglang.launch_server --model-path m",
             "sglang",
             "m",

@@ -41,7 +41,7 @@ from draftproof.services.engines.facts import (
     Signals,
     Starting,
 )
-from draftproof.services.engines.llamacpp.flags import read_flags, vary_llamacpp
+from draftproof.services.engines.llamacpp.flags import read_context, read_flags, vary_llamacpp
 from draftproof.services.engines.values import (
     as_count,
     as_table,
@@ -376,7 +376,7 @@ _STARTING = Starting(
         *("llama-server", "-m", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
         *("-c", "8192", "-np", "4", "-fit", "off"),
     ),
-    model_flags=("-m", "--model"),
+    model_flags=("-m", "--model", "-hf", "-hfr", "--hf-repo"),
     measured=(
         (("-cram", "0"), "a prompt that is asked at a second load is not in the cache"),
         (("--metrics",), "counters of tokens and drafts"),
@@ -446,6 +446,7 @@ LLAMACPP = EngineAdapter(
     ask=_ask,
     read_blocks=read_timings,
     read_identity=_read_identity,
+    read_context=read_context,
     read_flags=read_flags,
     read_log=_read_log,
     explain_off=_explain_off,

@@ -105,6 +105,17 @@ def read_flags(command: Sequence[str]) -> Settings:
     return settings if length is None else settings | {DRAFT_LENGTH: length}
 
 
+def read_context(command: Sequence[str]) -> object:
+    """Return the tokens of a slot: the context over the slots, all of it where they share one cache.
+
+    They do by `--kv-unified`, and where the number of slots is left to the server.
+    """
+    settings = read_flags(command)
+    size, slots = settings.get("ctx_size"), settings.get("parallel")
+    is_split = isinstance(slots, int) and slots > 0 and settings.get("kv_unified") is not True
+    return size // slots if isinstance(size, int) and isinstance(slots, int) and is_split else size
+
+
 def _find_draft_length(method: str, settings: Settings) -> int | None:
     """Return the longest draft of the methods in force; a list of methods drafts with one after the other."""
     lengths = [_find_length_of(one, settings) for one in method.split(",")]
