@@ -319,8 +319,11 @@ def interruptible(out: Path | None = None, *, lines: bool = False, quiet: bool =
 def _describe_stop(stopped: Interrupted, out: Path | None) -> str:
     if stopped.run is None:
         return "Stopped before this call measured anything.\n"
+    from draftproof.judge.observe.attempts import PeriodCount  # noqa: PLC0415 - loads statistics
+
+    count = PeriodCount(stopped.done, stopped.total, stopped.twice)
     return (
-        f"Stopped after {stopped.done} of {stopped.total} periods; everything measured is in {out}.\n"
+        f"Stopped after {count}; everything measured is in {out}.\n"
         f"Report of what is there: draftproof report {out}\n"
         f"Go on:                   draftproof run --resume {out}\n"
     )

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from draftproof.core.records import Notice, Warmup
+from draftproof.judge.observe.attempts import describe_twice
 from draftproof.measure.run.progress_model import (
     ArmView,
     PeriodView,
@@ -133,7 +134,7 @@ def describe_period(period: PeriodView) -> str:
         parts.append("not complete")
     elif period.left_s is not None and period.number < period.periods:
         parts.append(f"about {format_duration(period.left_s)} left")
-    place = f"{period.number}/{period.periods}{_say_again(period.again)}"
+    place = f"{period.number}/{period.periods}{describe_twice(period.twice)}"
     return f"period {place} {period.load} {period.arm}: {', '.join(parts)}"
 
 
@@ -155,15 +156,10 @@ def describe_notice(notice: Notice) -> str:
 
 
 def _describe_run(view: ProgressView) -> list[str]:
-    level = f"period {view.period} of {view.periods}{_say_again(view.again)}"
+    level = f"period {view.period} of {view.periods}{describe_twice(view.twice)}"
     level += f", load {view.load}" if view.load else ""
     left = f"about {format_duration(view.left_s)} left" if view.left_s is not None else "time left: not known"
     return [level.capitalize(), f"{format_clock(view.elapsed_s)} elapsed", left]
-
-
-def _say_again(again: int) -> str:
-    """Say why there are more periods than the plan asks for."""
-    return f" ({again} of them once more)" if again else ""
 
 
 def _describe_client(last: PeriodView | None) -> list[str]:

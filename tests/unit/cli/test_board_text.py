@@ -181,11 +181,11 @@ def test_a_stop_is_acknowledged():
             "period 3/16 busy candidate: 18 requests, about 2 h 2 min left",
         ),
         (
-            {"periods": 20, "again": 4, "failures": None, "tpot_ns": None, "on_time_share": None},
-            "period 3/20 (4 of them once more) busy candidate: 18 requests, about 2 min left",
+            {"twice": 4, "failures": None, "tpot_ns": None, "on_time_share": None},
+            "period 3/16 (4 measured twice) busy candidate: 18 requests, about 2 min left",
         ),
     ],
-    ids=["usual", "failures", "broken off", "late client", "worker processes", "periods added"],
+    ids=["usual", "failures", "broken off", "late client", "worker processes", "measured twice"],
 )
 def test_a_period_is_one_line_of_a_log(changes, expected):
     """What is not known is left out, what went wrong is named."""

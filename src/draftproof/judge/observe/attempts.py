@@ -8,13 +8,13 @@ does not know arms.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import scipy
 
 from draftproof.core.clock import NS_PER_MS, NS_PER_S
-from draftproof.core.records import BlockRecord, HostUse, RequestRecord, TelemetrySample
+from draftproof.core.records import BlockRecord, HostUse, Notice, RequestRecord, TelemetrySample
 from draftproof.judge.metrics.host_use import (
     find_throttled,
     foreign_cores,
@@ -25,7 +25,9 @@ from draftproof.judge.metrics.host_use import (
     taken_cores,
 )
 from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
-from draftproof.judge.observe.observed import PeriodKey, RunData
+from draftproof.judge.observe.observed import PeriodKey, RunData, lower_first, read_notice
+from draftproof.judge.results.decide import Reference
+from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.permutation import holm_adjusted
 
 _LEAST_NAMED_CORES = 0.05  # beside what others took, less is written as none
@@ -82,6 +84,25 @@ def _find_sleep(parts: Sequence[BlockRecord]) -> Iterator[HostEvent]:
     slept_ns = sum(one.suspended_ns or 0 for one in parts)
     if slept_ns:
         yield HostEvent(kind="slept", amount=slept_ns / NS_PER_S)
+
+
+class PeriodCount(NamedTuple):
+    """How many of a plan's periods have ended; one that was measured twice is one period.
+
+    Live view, package and `verify` count so, and say it in these words.
+    """
+
+    ended: int
+    planned: int
+    twice: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.ended} of {self.planned} periods{describe_twice(self.twice)}"
+
+
+def describe_twice(twice: int) -> str:
+    """Return how many periods were measured twice, in brackets, "" for none."""
+    return f" ({twice} measured twice)" if twice else ""
 
 
 _NAMED = 3
@@ -205,6 +226,27 @@ def warn_about_attempts(attempts: Collection[Attempts], *, is_repeating: bool = 
         words = f"{times} left out" if is_left_out else f"what was measured then counts, since {why}"
         if still:
             yield f"{_count(len(still))} disturbed by the host, and {words}: {_list(still, last=True)}."
+
+
+HOST_BUSY = "host_busy"
+HOST_CODES = (HOST_BUSY, "host_stolen")  # of notices that others take the host's cores
+
+
+def explain_busy_host(
+    attempts: Collection[Attempts], periods: int, notices: Iterable[Notice]
+) -> tuple[Reason, ...]:
+    """Return that the host was not quiet, which an unfinished run may be unfinished for; none if it was.
+
+    `periods`: how many the run has had.
+    """
+    said = [one for one in notices if one.code in HOST_CODES]
+    if attempts:
+        text = f"The host disturbed {len(attempts)} of {periods} periods: {_list(attempts)}."
+    elif said:
+        text = f"The host was not quiet: {lower_first(read_notice(said[-1]))}"
+    else:
+        return ()
+    return (Reason(code=HOST_BUSY, text=text, evidence=Reference("periods")),)
 
 
 def describe_disturbed_more(attempts: Collection[Attempts], arms: Iterable[str]) -> dict[str, str]:

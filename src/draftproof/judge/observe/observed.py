@@ -305,24 +305,25 @@ def explain_ending(notices: Collection[Notice]) -> tuple[Reason, ...]:
     ending = find_ending(notices)
     if ending is None:
         return ()
-    text = f"The run ended before its end, because it could not end well: {_lower(_read_text(ending))}"
+    text = f"The run ended before its end, because it could not end well: {lower_first(read_notice(ending))}"
     text += f" What helps: {ending.remedy}."
     return (Reason(code=ENDED_EARLY, text=text, evidence=Reference("arm_cells")),)
 
 
 def warn_about_notices(notices: Collection[Notice]) -> Iterator[str]:
     """Yield what was said while the run was measured, each once."""
-    for text in dict.fromkeys(map(_read_text, notices)):
-        yield f"While it was measured: {_lower(text)}"
+    for text in dict.fromkeys(map(read_notice, notices)):
+        yield f"While it was measured: {lower_first(text)}"
 
 
-def _read_text(notice: Notice) -> str:
+def read_notice(notice: Notice) -> str:
     """Return what a notice says, without the forecast of its time, which is over."""
     said, forecast, _ = notice.text.partition(FORECAST)
     return f"{said}." if forecast else said
 
 
-def _lower(text: str) -> str:
+def lower_first(text: str) -> str:
+    """Return a sentence as it stands behind a colon."""
     return f"{text[:1].lower()}{text[1:]}"
 
 

@@ -217,7 +217,7 @@ def prepare_run(run: RunData) -> PreparedRun:
             for one, other in pairwise(ordered)
         ),
         "measured": len(known),
-        "periods": len(periods),
+        "periods": sum(period.completed for period in periods.values()),
         "periods_lagged": sum(period.lagged for period in periods.values()),
     } | ({"superseded": asked - len(distinct)} if asked > len(distinct) else {})
     return PreparedRun(

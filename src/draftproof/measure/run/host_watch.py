@@ -22,6 +22,7 @@ from draftproof.judge.metrics.host_use import (
     join_uses,
     stolen_cores,
 )
+from draftproof.judge.observe.attempts import HOST_CODES
 from draftproof.measure.run.early_warning import PeriodSeen, RunSeen, find_notices
 from draftproof.measure.run.progress import Patience, Progress, unless_stopped
 from draftproof.measure.run.progress_model import PeriodView
@@ -31,7 +32,6 @@ from draftproof.services.telemetry.host import HostCounters, HostLoadReader, sub
 SLICE_S = 5.0
 QUIET_SLICES = 2
 MOST_SLICES = 240
-HOST_CODES = ("host_busy", "host_stolen")
 
 
 class OwnWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import list_arms
 from draftproof.workload.arrivals import OnOff, OpenLoop, Ramp, Steady, Steps, mean_rate_rps
 from draftproof.workload.items import Item, Workload
-from draftproof.workload.recordings import has_filler
+from draftproof.workload.recordings import cap_evidence, has_filler
 
 LoadCode = Literal[
     "shape_cut", "period_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
@@ -155,9 +155,10 @@ def _judge_null(plan: Plan) -> Iterator[LoadFinding]:
 
 def _judge_recording(plan: Plan, items: Sequence[Item]) -> Iterator[LoadFinding]:
     if has_filler(items):
+        counted = cap_evidence(plan.evidence, items)
         claim = (
-            ' The plan calls its traffic "representative"; it counts as synthetic.'
-            if plan.evidence == "representative"
+            f' The plan calls its traffic "{plan.evidence}"; it counts as {counted}.'
+            if counted != plan.evidence
             else ""
         )
         yield LoadFinding(

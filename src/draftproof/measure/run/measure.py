@@ -19,6 +19,7 @@ from draftproof.core.clock import NS_PER_S, ClockReading, compare_clocks, monoto
 from draftproof.core.errors import EngineError, IncompatibleError
 from draftproof.core.records import BehaviourProbe, BlockRecord, Warmup
 from draftproof.judge.inform.unmeasured import note_change
+from draftproof.judge.observe.attempts import PeriodCount
 from draftproof.judge.observe.observed import RunData, Spans
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Period, periods_of
@@ -108,8 +109,8 @@ async def measure(
     items: tuple[Item, ...],
     progress: Progress,
     watch: HostWatch,
-) -> tuple[int, int]:
-    """Run what is missing of a run; return how many of all periods are complete.
+) -> PeriodCount:
+    """Run what is missing of a run; return how many of the plan's periods are complete.
 
     Ends early where the watch halts the run. Raises EngineError: an arm's service ended; its unanswered
     requests are recorded as failures; IncompatibleError: it came back as another one; StoreError: the journal
@@ -125,7 +126,7 @@ async def measure(
         for period in loop.list_left(periods):
             if stop.is_set():
                 break
-            progress.advance(*loop.board.count_periods(), f"{period.load}: {period.arm}")
+            progress.advance(*loop.board.count_periods()[:2], f"{period.load}: {period.arm}")
             is_complete = await loop.take(period)
             done += is_complete and not period.attempt
             if service_group.takes_turns and period is last_of[period.arm]:
@@ -139,9 +140,9 @@ async def measure(
         raise Interrupted(run.path, *loop.board.count_periods()) from stopped
     finally:
         await loop.close()
-    ended, total = loop.board.count_periods()
-    progress.advance(ended, total, "measured" if ended == total else "stopped")
-    return ended, total
+    count = loop.board.count_periods()
+    progress.advance(count.ended, count.planned, "measured" if count.ended == count.planned else "stopped")
+    return count
 
 
 async def run_periods(

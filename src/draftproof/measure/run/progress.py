@@ -24,14 +24,14 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user stopped the run
-    """The run was stopped before its end; `done` of `total` periods are complete.
+    """The run was stopped before its end, after `done` of `total` periods; `twice` were measured twice.
 
     `run` is None where the run had not begun to measure.
     """
 
-    def __init__(self, run: Path | None = None, done: int = 0, total: int = 0) -> None:
+    def __init__(self, run: Path | None = None, done: int = 0, total: int = 0, twice: int = 0) -> None:
         super().__init__(f"stopped after {done} of {total} periods")
-        self.run, self.done, self.total = run, done, total
+        self.run, self.done, self.total, self.twice = run, done, total, twice
 
 
 class Progress:

@@ -16,6 +16,7 @@ from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.decide.faults import FAULT_WORDS
 from draftproof.judge.metrics.request import RequestMetrics, compute_clocks, name_outcome
 from draftproof.judge.metrics.service import Objectives, is_on_time
+from draftproof.judge.observe.attempts import PeriodCount
 from draftproof.judge.observe.client_limits import find_client_faults
 from draftproof.judge.observe.observed import Spans
 from draftproof.measure.load.period import Period, Sink
@@ -159,8 +160,8 @@ class ArmView(msgspec.Struct, frozen=True, kw_only=True):
 class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
     """A period that has ended: what it showed, and how the client itself did.
 
-    `periods` counts those that are measured once more too, of which there are `again`. `client_faults` are
-    words for what the client did beyond its limits: the period's times then do not count.
+    `number` of `periods` of the plan, of which `twice` are measured a second time. `client_faults` are words
+    for what the client did beyond its limits: the period's times then do not count.
     """
 
     number: int
@@ -176,11 +177,11 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_share: float | None
     client_faults: tuple[str, ...]
     left_s: float | None
-    again: int = 0
+    twice: int = 0
 
 
 class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run as it stands; `periods` and `again` as in `PeriodView`.
+    """The whole run as it stands; `periods` and `twice` as in `PeriodView`.
 
     `period` counts from 1, 0 before the first; `left_s` is None until known.
     """
@@ -193,7 +194,7 @@ class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None
     last: PeriodView | None
     is_stopping: bool
-    again: int = 0
+    twice: int = 0
 
 
 class ProgressModel:
@@ -223,7 +224,7 @@ class ProgressModel:
         self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
         self._make_spans, self._spans = make_spans, make_spans() if make_spans else None
         self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
-        self._periods = self._again = self._ended = 0
+        self._periods = self._twice = self._ended = 0
         self._left: Counter[Place] = Counter()
         self._planned: Counter[str] = Counter()
         self._levels: dict[str, LevelFacts] = {}
@@ -243,9 +244,9 @@ class ProgressModel:
         for period in periods:
             is_over = (period.block, period.arm, period.attempt) in finished
             left = 0 if is_over else self._count_open(period)
-            self._periods += 1
-            self._again += period.attempt > 0
-            self._ended += is_over
+            self._periods += not period.attempt
+            self._twice += period.attempt > 0
+            self._ended += is_over and not period.attempt
             self._tallies.setdefault(period.arm, Tally())
             self._states.setdefault(period.arm, "waiting")
             self._levels.setdefault(period.load, _facts(period))
@@ -286,7 +287,7 @@ class ProgressModel:
         unseen = max(self._count_open(period) - own.done, 0) if block.completed else 0
         is_unseen = block.workers > 1 or block.conductor_cpu_s is not None
         self._period = None
-        self._ended += block.completed
+        self._ended += block.completed and not period.attempt
         self._uncounted[period.arm] += unseen
         self._left[period.load, period.arm] -= unseen
         self._pace.add(period.load, period.arm, own.done + unseen, window_s)
@@ -294,7 +295,7 @@ class ProgressModel:
         self.set_state(period.arm, "ended" if left <= 0 else "waiting")
         cpu_s = block.client_cpu_s
         self._last = PeriodView(
-            number=self._ended + (not block.completed),
+            number=self._ended + (not block.completed and not period.attempt),
             periods=self._periods,
             load=period.load,
             arm=period.arm,
@@ -307,13 +308,13 @@ class ProgressModel:
             client_cpu_share=None if cpu_s is None or window_s <= 0 else cpu_s / window_s / block.workers,
             client_faults=self._find_faults(period, block),
             left_s=self.estimate_left_s(),
-            again=self._again,
+            twice=self._twice,
         )
         return self._last
 
-    def count_periods(self) -> tuple[int, int]:
-        """Return how many periods have ended, and how many there are."""
-        return self._ended, self._periods
+    def count_periods(self) -> PeriodCount:
+        """Return how many of the plan's periods have ended."""
+        return PeriodCount(ended=self._ended, planned=self._periods, twice=self._twice)
 
     def estimate_left_s(self) -> float | None:
         """Return the forecast of the seconds left, None until known."""
@@ -324,14 +325,14 @@ class ProgressModel:
         period = self._period
         return ProgressView(
             arms=tuple(self._view_arm(arm) for arm in tuple(self._planned)),
-            period=self._ended + (period is not None),
+            period=self._ended + (period is not None and not period.attempt),
             periods=self._periods,
             load=period.load if period else None,
             elapsed_s=(self._clock() - self._began_ns) / NS_PER_S,
             left_s=self.estimate_left_s(),
             last=self._last,
             is_stopping=self._is_stopping(),
-            again=self._again,
+            twice=self._twice,
         )
 
     def _view_arm(self, arm: str) -> ArmView:

@@ -36,8 +36,8 @@ def recompute(path: Path, *, write: bool) -> Results:
     return results
 
 
-def explain_run(path: Path, cell: str | None) -> "Explanation":
-    """Compute a run's verdict and return the way from it to the raw requests, for one cell or for all.
+def explain_run(path: Path, cell: str | None) -> tuple["Explanation", Results]:
+    """Compute a run's results and return the way from the verdict to raw requests, for one cell or for all.
 
     `cell`: "SEGMENT@LOAD", None for all. Raises StoreError: there is no run, or a line of it cannot be read;
     InvalidRunError: plan or thresholds were changed after the run had begun; UsageError: there is no such
@@ -48,4 +48,5 @@ def explain_run(path: Path, cell: str | None) -> "Explanation":
     from draftproof.store.tables import locate_requests  # noqa: PLC0415
 
     run = RunDirectory.open(path).load()
-    return explain(run, compute_results(run), locate_requests(path), cell)
+    results = compute_results(run)
+    return explain(run, results, locate_requests(path), cell), results

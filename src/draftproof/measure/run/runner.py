@@ -142,7 +142,7 @@ async def _run_new(job: Prepared, text: str, out: Path, progress: Progress, pati
         async with running_arms(make, watch, progress, stop) as service_group:
             report = preflight(service_group, job.items, job.model)
             report.raise_errors()
-            manifest = _manifest(job, text, service_group, report)
+            manifest = _manifest(job, text, service_group, report, out)
             with RunDirectory.create(out, text, job.plan, manifest, job.items) as run:
                 watch.keep_in(run.append_beside)
                 return await _measure(run, service_group, job.items, watch, stop)
@@ -196,9 +196,9 @@ async def _measure_all(
     run: RunDirectory, service_group: ServiceGroup, items: tuple[Item, ...], watch: HostWatch
 ) -> None:
     watch.progress.phase("Measuring")
-    done, total = await measure(run, service_group, items, watch.progress, watch)
-    if done < total:
-        raise Interrupted(run.path, done, total)
+    count = await measure(run, service_group, items, watch.progress, watch)
+    if count.ended < count.planned:
+        raise Interrupted(run.path, *count)
     if service_group.plan.knee is not None:
         from draftproof.measure.run.knee import search_knee  # noqa: PLC0415
 
@@ -219,7 +219,9 @@ def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool)
     return recompute(out, write=True)
 
 
-def _manifest(job: Prepared, text: str, service_group: ServiceGroup, report: PreflightReport) -> Manifest:
+def _manifest(
+    job: Prepared, text: str, service_group: ServiceGroup, report: PreflightReport, out: Path
+) -> Manifest:
     plan, workload = job.plan, job.workload
     wall_ns, monotonic_ns = wall_anchor()
     return Manifest(
@@ -227,6 +229,7 @@ def _manifest(job: Prepared, text: str, service_group: ServiceGroup, report: Pre
         draftproof_version=__version__,
         source_sha256=source_sha256(),
         run_name=plan.name,
+        folder=out.absolute().name,
         created_wall_ns=wall_ns,
         anchor_wall_ns=wall_ns,
         anchor_monotonic_ns=monotonic_ns,

@@ -26,6 +26,7 @@ from draftproof.core.manifests import ArmManifest, Contract, Manifest
 from draftproof.core.records import SCHEMA_VERSION
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.envelope import build_envelope
+from draftproof.judge.observe.attempts import PeriodCount
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results, Verdict
 from draftproof.measure.run.measure import plan_periods
@@ -332,11 +333,15 @@ def render_documents(
     return documents | _render_monitoring(contents, results)
 
 
-def count_missing_periods(contents: RunData) -> tuple[int, int]:
-    """Return how many of the plan's periods have no record that they ended, and how many there are."""
+def count_periods(contents: RunData) -> PeriodCount:
+    """Return how many of the plan's periods have a record that they ended."""
     arms = list_arms(contents.plan)
     wanted = {(one.block, one.arm) for one in plan_periods(contents.plan, contents.items, arms)}
-    return len(wanted - {(one.block, one.arm) for one in contents.blocks if one.completed}), len(wanted)
+    whole = [one for one in contents.blocks if one.completed]
+    ended, twice = (
+        wanted & {(one.block, one.arm) for one in whole if one.attempt == attempt} for attempt in (0, 1)
+    )
+    return PeriodCount(ended=len(ended), planned=len(wanted), twice=len(twice))
 
 
 def can_render_bom(raw: bytes) -> bool:

@@ -36,7 +36,7 @@ from draftproof.tell.handover.archive import (
     render_sums,
     write_archive,
 )
-from draftproof.tell.handover.contents import compute, count_missing_periods, list_raw, render_documents
+from draftproof.tell.handover.contents import compute, count_periods, list_raw, render_documents
 from draftproof.tell.handover.journal_order import check_order, sort_as_written
 from draftproof.tell.handover.signing import load_private_key, sign, signature_path
 from draftproof.tell.handover.withholding import Withholder, find_secret_places, refuse_secrets
@@ -332,10 +332,10 @@ def _notes(contents: RunData, results: Results, restarts: Collection[str], *, si
         notes.append(f"The plan's [approval] names no {', no '.join(missing)}; the package says so.")
     if results.verdict.decision not in APPROVING:
         notes.append(f"The verdict is {results.verdict.decision}: this package approves nothing.")
-    missing_periods, _ = count_missing_periods(contents)
-    if missing_periods:
+    count = count_periods(contents)
+    if count.ended < count.planned:
         notes.append(
-            f"{missing_periods} periods of the run were not completed; it is packed with the verdict it has."
+            f"Only {count} have a record that they ended; the run is packed with the verdict it has."
         )
     if restarts:
         notes.append(f"The client's clock began anew at {', '.join(restarts)}; the package says so.")

@@ -103,15 +103,18 @@ def test_an_ended_period_is_told_and_prices_what_is_left():
     assert [one.state for one in told.view().arms] == ["ended", "waiting"]
 
 
-def test_periods_that_are_measured_once_more_are_in_one_total():
-    """Ended of all, and how many of all were added: the log, the view and the last word count alike."""
+def test_a_period_that_is_measured_twice_is_one_period():
+    """Ended of the plan's, and how many of them twice: the log, the view and the last word count alike."""
     told, _ = board()
     told.add_periods([msgspec.structs.replace(period(), attempt=1)])
     told.begin_period(period())
     view = ended(told)
-    assert (view.number, view.periods, view.again) == (1, 3, 1)
-    assert (told.view().period, told.view().periods, told.view().again) == (1, 3, 1)
-    assert told.count_periods() == (1, 3)
+    assert (view.number, view.periods, view.twice) == (1, 2, 1)
+    assert (told.view().period, told.view().periods, told.view().twice) == (1, 2, 1)
+    told.begin_period(msgspec.structs.replace(period(), attempt=1))
+    assert told.view().period == ended(told).number == 1
+    assert told.count_periods() == (1, 2, 1)
+    assert str(told.count_periods()) == "1 of 2 periods (1 measured twice)"
 
 
 def test_a_client_that_was_late_is_said_to_be():

@@ -132,10 +132,10 @@ def test_invented_prompts_are_told_and_lower_a_representative_claim():
         True,
     )
     assert "counts as synthetic" not in found.text
-    (claimed,) = find_others(
-        make_plan("replay = {}\nblock_size = 4", head='evidence = "representative"'), items
-    )
-    assert "counts as synthetic" in claimed.text
+    for claim in ("representative", "pilot"):
+        head = f'evidence = "{claim}"'
+        (claimed,) = find_others(make_plan("replay = {}\nblock_size = 4", head=head), items)
+        assert f'calls its traffic "{claim}"; it counts as synthetic' in claimed.text
 
 
 def test_a_cap_on_recorded_answers_is_told():

@@ -28,6 +28,7 @@ from tests.builders.transport import FakeTransport, Story
 from draftproof.core.errors import StoreError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import SCHEMA_VERSION, RequestRecord
+from draftproof.judge.observe.attempts import PeriodCount
 from draftproof.measure.client.exchange import WireRequest
 from draftproof.measure.load.period import Endpoint
 from draftproof.measure.load.request_runner import LoadSettings
@@ -168,11 +169,11 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
         service_group: Any = ScriptedFleet(
             (path / "plan.toml").read_text(), count_starts(contents.blocks, contents.warmups)
         )
-        done, total = asyncio.run(measure(run, service_group))
-    assert done == total
+        count = asyncio.run(measure(run, service_group))
+    assert count.ended == count.planned
 
 
-async def measure(run: RunDirectory, service_group: Any) -> tuple[int, int]:
+async def measure(run: RunDirectory, service_group: Any) -> PeriodCount:
     watch = HostWatch(ScriptedHost(), Progress())
     return await measuring.measure(run, service_group, ITEMS, Progress(), watch)
 

@@ -147,7 +147,7 @@ def test_a_run_that_was_interrupted_is_packed_with_the_verdict_it_has(tmp_path):
     recompute(run, write=True)
     found = pack_run(run, tmp_path / "a.tar", PackOptions())
     assert any("approves nothing" in note for note in found.notes)
-    assert any(note.startswith("2 periods of the run were not completed") for note in found.notes)
+    assert any(note.startswith("Only 1 of 3 periods have a record that they ended") for note in found.notes)
     assert any("not signed" in note for note in found.notes)
 
 

@@ -161,7 +161,7 @@ def test_a_package_without_a_period_of_the_plan_says_so(package, tmp_path, run_p
     report, _ = verify_package(packed.archive)
     found = {one.name: (one.status, one.detail) for one in report.checks}
     assert found["periods"][0] == "not_checked"
-    assert found["periods"][1].startswith("1 of 3 periods that the plan asks for have no record")
+    assert found["periods"][1].startswith("only 2 of 3 periods have a record that they ended")
     assert report.decision == "invalid"
     whole, _ = verify_package(package)
     assert "periods" not in {one.name for one in whole.checks}
