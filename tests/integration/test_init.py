@@ -138,6 +138,8 @@ def test_init_from_a_log_writes_prompts_and_a_plan_that_a_check_accepts(tmp_path
     plan, _ = load_plan(path)
     assert plan.workload.segment_by == ("task",)
     assert (plan.workload.items_per_segment, plan.workload.max_tokens) == (None, None)
+    assert plan.evidence == "pilot"
+    assert max(len(line) for line in out.splitlines() if not line.startswith("Wrote ")) <= 100
     lines = (tmp_path / "plan.prompts.jsonl").read_text().splitlines()
     assert len(lines) == 40
     assert len(path.read_text().splitlines()) <= 60

@@ -1,6 +1,7 @@
 """`draftproof check`: what rules an adoption out, what makes one unlikely, and what the run will take."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,13 +40,16 @@ def check(
     from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.tell.report.write import wrap_line  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
     check_budgets(plan)
     with interruptible(lines=True, quiet=quiet) as progress:
         report = check_plan(plan, model_resolver(progress), progress, quick=quick)
-    print_either(report, lambda: "\n".join(_render(report)), as_json=as_json)
+    print_either(
+        report, lambda: "\n".join(chain.from_iterable(map(wrap_line, _render(report)))), as_json=as_json
+    )
     raise typer.Exit(UsageError.exit_code if report.has_errors else 0)
 
 
@@ -91,7 +95,7 @@ def _render_differences(differences: Sequence[str]) -> Iterator[str]:
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
-        yield f"\n{title}"
+        yield from ("", title)
         yield from (f"  {number}. {line}" for number, line in enumerate(lines, start=1))
 
 

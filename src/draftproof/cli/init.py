@@ -110,6 +110,7 @@ def init(
     from draftproof.cli import new_plan  # noqa: PLC0415
     from draftproof.plan.faults import PLACEHOLDER  # noqa: PLC0415
     from draftproof.plan.loading import load_builtin_plan  # noqa: PLC0415
+    from draftproof.tell.report.write import wrap_line  # noqa: PLC0415
 
     _check_options(from_log=from_log, trace=trace, serve=serve, url=url, candidate_url=candidate_url)
     _refuse_existing(out)
@@ -145,7 +146,7 @@ def init(
         text = new_plan.render_new_plan(new_plan.add_trace(_with_prompts(wanted, prompts), trace))
     _write_new(out, text)
     for flags, why in service.added if service else ():
-        print_text(f"Added to every arm for the measurement: {flags} ({why}).")
+        print_text("\n".join(wrap_line(f"Added to every arm for the measurement: {flags} ({why}).")))
     first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
     print_text(f"Wrote {out} ({len(text.splitlines())} lines). Next: {first}draftproof check {out}")
 

@@ -102,7 +102,7 @@ def _describe_prompts(prompts: Prompts, count: int) -> dict[str, Any]:
         f"({Thresholds().tail_quantile}) and failures take {least}. So a verdict is a pilot hypothesis."
     )
     return {
-        "evidence": "representative" if count >= least else "synthetic",
+        "evidence": "representative" if count >= least else "pilot",
         "evidence_why": _LOG_WHY if count >= least else pilot,
         "workload": prompts.path,
         "workload_why": prompts.source + (cut if each else ""),

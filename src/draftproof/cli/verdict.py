@@ -70,9 +70,11 @@ def _explain(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
     from draftproof.measure.run.reporting import explain_run  # noqa: PLC0415
     from draftproof.tell.report.explanation import render_explanation  # noqa: PLC0415
+    from draftproof.tell.report.summary import summarise  # noqa: PLC0415
 
-    explanation = explain_run(run_directory, cell)
-    print_either(explanation, partial(render_explanation, explanation), as_json=as_json)
+    explanation, results = explain_run(run_directory, cell)
+    blocks = summarise(results, str(run_directory)).blocks
+    print_either(explanation, partial(render_explanation, explanation, blocks), as_json=as_json)
     raise typer.Exit(EXIT_CODES[explanation.decision])
 
 

@@ -99,11 +99,15 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     topology: str | None = None
 
 
+EvidenceLevel = Literal["representative", "pilot", "synthetic", "smoke"]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a run, written before the first request and never changed by a report.
 
     `references` is what each `${NAME}` of the plan stood for, secrets masked. `source_sha256` is over the
-    Python files of the draftproof that measured (core/build.py); None for runs from before it was noted.
+    Python files of the draftproof that measured (core/build.py), `folder` the name of the run's folder when
+    it began; None for runs from before they were noted.
     """
 
     schema_version: int
@@ -117,7 +121,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     workload_sha256: str
     workload_name: str
     workload_version: str
-    evidence: Literal["representative", "synthetic", "smoke"]
+    evidence: EvidenceLevel
     seed: int
     host: dict[str, str | int | float | None]
     arms: tuple[ArmManifest, ...]
@@ -125,3 +129,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
     source_sha256: str | None = None
     references: dict[str, str] = {}
+    folder: str | None = None

@@ -61,6 +61,7 @@ from draftproof.judge.inform.unmeasured import (
     without_searched,
 )
 from draftproof.judge.knee.compute import compute_knee
+from draftproof.judge.observe.attempts import explain_busy_host
 from draftproof.judge.observe.observed import explain_ending, warn_about_notices
 from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun, RunData
@@ -253,13 +254,19 @@ def _word_verdict(
     is_open = decision == "inconclusive" and not faults.incomplete
     obstacles = list_largest(cells, run.samples) if is_open else []
     why = [
-        *(Reason(code="obstacle", text=one.text, evidence=one.evidence) for one in obstacles),
+        *(
+            Reason(code="obstacle", text=one.text, evidence=one.evidence, remedy=one.remedy)
+            for one in obstacles
+        ),
         *explain_contexts(envelope, run.bands),
         *(reason for reason in pooled if reason is not None),
     ]
+    notices, missing = prepared.run.notices, summarise_incomplete(faults.incomplete, len(cells))
+    if missing:
+        missing += explain_busy_host(prepared.attempts, len(prepared.periods), notices)
     reasons: tuple[Reason, ...] = (
-        *(explain_ending(prepared.run.notices) if faults.incomplete else ()),
-        *list_reasons(decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why),
+        *(explain_ending(notices) if missing else ()),
+        *list_reasons(decision, cells, missing, why),
     )
     evidence = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
     unseen = sum(one.status != "invalid" and not run.shows_no_gain(one) for one in cells)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from draftproof.core.manifests import EvidenceLevel
 from draftproof.plan.load import Knee, LoadLevel, RecordedWindow
 from draftproof.plan.tables import (
     Approval,
@@ -396,8 +397,12 @@ class Plan(_Strict):
         description="one_at_a_time: only the arm whose turn it is runs, for arms that need the whole device; "
         "every change of turn is a restart.",
     )
-    evidence: Literal["representative", "synthetic", "smoke"] = Field(
-        "synthetic", description="Only representative traffic supports more than a pilot."
+    evidence: EvidenceLevel = Field(
+        "synthetic",
+        description="representative: a fair sample of the traffic that the decision is about. pilot: real "
+        "requests, too few for what representative evidence must show. synthetic: prompts that were written "
+        "for the test or invented. smoke: any that show the path. All but representative evidence end in a "
+        "pilot hypothesis.",
     )
     seed: Whole = Field(1, ge=0, le=2**32 - 1)
     target: Target = Target()

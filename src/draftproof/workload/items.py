@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from draftproof.core.errors import WorkloadError
+from draftproof.core.manifests import EvidenceLevel
 
 DEFAULT_LIMIT = 64  # tokens of an answer where an item states no limit
 
@@ -242,7 +243,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     licence: str
-    evidence: Literal["representative", "synthetic", "smoke"]
+    evidence: EvidenceLevel
     sha256: str
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()

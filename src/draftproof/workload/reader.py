@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from draftproof.core.errors import WorkloadError
+from draftproof.core.manifests import EvidenceLevel
 from draftproof.workload.calls import explain_text_line
 from draftproof.workload.faults import find_faults
 from draftproof.workload.items import Item, Workload, check_ids
@@ -134,7 +135,7 @@ class WorkloadHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     version: str
     licence: str
-    evidence: Literal["representative", "synthetic", "smoke"] = "smoke"
+    evidence: EvidenceLevel = "smoke"
 
 
 def load_workload(source: str | Path, window: Window | None = None, units: Units | None = None) -> Workload:

@@ -9,12 +9,13 @@ each of 256 words is one token, with the blank before it, in the vocabularies of
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import WorkloadError
+from draftproof.core.manifests import EvidenceLevel
 from draftproof.workload.formats import NO_LIMIT, parse_line
 from draftproof.workload.items import Item, Message, check_ids
 from draftproof.workload.moments import TIME_KEYS, Moment, Unit, check_forms, check_span, read_moment
@@ -72,8 +73,6 @@ PROMPTS, FILLER = "prompts", "filler"
 MOST_FILLER_TOKENS = 50_000_000
 _PROMPT_EDGES = (256, 1024, 4096)
 _ANSWER_EDGES = (64, 256, 1024)
-
-EvidenceLevel = Literal["representative", "synthetic", "smoke"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +153,8 @@ def has_filler(items: Iterable[Item]) -> bool:
 
 
 def cap_evidence(stated: EvidenceLevel, items: Iterable[Item]) -> EvidenceLevel:
-    """Return what a plan may claim of its traffic: invented words are no representative sample."""
-    return "synthetic" if stated == "representative" and has_filler(items) else stated
+    """Return what a plan may claim of its traffic: invented words are no real requests."""
+    return "synthetic" if stated in ("representative", "pilot") and has_filler(items) else stated
 
 
 def _check_names(arrivals: Sequence[TracedArrival], place: str) -> None:

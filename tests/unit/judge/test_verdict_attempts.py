@@ -6,11 +6,13 @@ import pytest
 from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
 from tests.builders.runs import Layout, Requests, build_run
 
-from draftproof.core.records import TelemetrySample
+from draftproof.core.records import Notice, TelemetrySample
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
+from draftproof.judge.inform.evidence import find_evidence
 from draftproof.judge.observe.attempts import find_disturbed_more
 from draftproof.judge.observe.run_data import prepare_run
+from draftproof.tell.report.summary import summarise
 
 ARMS = ("baseline", "candidate", "baseline_null")
 LAYOUT = Layout(
@@ -267,3 +269,36 @@ def test_the_order_on_disk_does_not_matter():
     run = twice(uses={FIRST: BUSY, OTHER: QUIET})
     turned = msgspec.structs.replace(run, records=run.records[::-1], blocks=run.blocks[::-1])
     assert compute_results(turned) == compute_results(run)
+
+
+def test_a_run_that_is_cut_short_names_a_busy_host():
+    """In its reasons, its sentence and its answer; a run that is whole has a verdict to give instead."""
+    run = twice(uses={FIRST: BUSY}, again={FIRST: QUIET})
+    whole, cut = compute_results(run), compute_results(_without_last_block(run))
+    assert "host_busy" not in {reason.code for reason in whole.verdict.reasons}
+    reason = next(one for one in cut.verdict.reasons if one.code == "host_busy")
+    assert reason.text == (
+        "The host disturbed 1 of 15 periods: low/0 of candidate (other programs used 1.3 cores)."
+    )
+    assert find_evidence(cut, reason)
+    assert reason.text.rstrip(".") in cut.verdict.sentence
+    found = summarise(cut, "r")
+    assert found.answer == "Inconclusive: the run is not complete, the host was busy."
+    assert reason.text in found.blocks
+    assert found.next == ("draftproof run --resume r --wait-for-quiet",)
+
+
+def test_a_notice_of_a_busy_host_is_named_where_no_period_was_disturbed():
+    """A run may have waited for a quiet host, or been stopped while it did."""
+    notice = Notice(code="host_stolen", severity="note", text="Others take it.", remedy="wait", at_ns=1)
+    run = msgspec.structs.replace(_without_last_block(note_hosts(made(), {})), notices=(notice,))
+    texts = {one.code: one.text for one in compute_results(run).verdict.reasons}
+    assert texts["host_busy"] == "The host was not quiet: others take it."
+
+
+def _without_last_block(run):
+    return msgspec.structs.replace(
+        run,
+        records=tuple(one for one in run.records if one.block < 5),
+        blocks=tuple(one for one in run.blocks if one.block < 5),
+    )

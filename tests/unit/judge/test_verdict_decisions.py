@@ -288,12 +288,13 @@ def test_a_noisy_cell_is_inconclusive_and_says_how_many_prompts_it_needs(world, 
     assert results.verdict.decision == "inconclusive"
 
 
-@pytest.mark.parametrize("evidence", ["synthetic", "smoke"])
+@pytest.mark.parametrize("evidence", ["pilot", "synthetic", "smoke"])
 def test_only_representative_traffic_is_more_than_a_pilot_hypothesis(world, evidence):
     """The sentence says that it is a pilot's for anything but representative traffic."""
     weak = compute_results(world(evidence=evidence).run()).verdict
     strong = compute_results(world(evidence="representative").run()).verdict
     assert "(pilot: " in weak.sentence
+    assert ("synthetic" in weak.evidence_level) == (evidence == "synthetic")
     assert "pilot" not in strong.sentence
 
 

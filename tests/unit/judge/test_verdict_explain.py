@@ -9,6 +9,7 @@ from draftproof.core.errors import UsageError
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.explain import explain, find_cell
 from draftproof.tell.report.explanation import render_explanation
+from draftproof.tell.report.summary import summarise
 
 ROOMY = {"failure_margin": 0.4, "quality_margin": 0.4}
 
@@ -152,6 +153,20 @@ def test_a_named_cell_is_told_in_full(told):
         inside = (record.load, record.item_id.partition("-")[0]) == ("high", "rewriting")
         assert (f"{record.request_id} [journal/records.jsonl:" in text) == inside
     assert "guardrail critical_errors: held" in text
+
+
+def test_the_reasons_begin_with_what_the_answer_says(world):
+    """The same sentences in the same order; what has a row names it, and nothing is said twice."""
+    run = world(
+        tpot_ms=lambda case: 20.0 * (0.5 if case.arm == "candidate" else 1.0), evidence="representative"
+    ).run()
+    results = compute_results(run)
+    blocks = summarise(results).blocks
+    text = render_explanation(explain(run, results, {}), blocks)
+    reasons = text.partition("  why\n")[2].partition("  cells\n")[0].splitlines()
+    assert blocks
+    assert all(line.startswith(f"    - {block}") for line, block in zip(reasons, blocks, strict=False))
+    assert all(reasons.count(line) == 1 for line in reasons)
 
 
 def test_a_long_verdict_is_cut_and_counted(world):

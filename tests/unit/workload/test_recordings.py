@@ -200,10 +200,10 @@ def test_invented_words_are_no_representative_sample(tmp_path):
     """What the plan claims is lowered for a trace without prompts, and only for that."""
     filler = load_workload(write(tmp_path, AZURE)).items
     own = load_workload(write_lines(tmp_path, *LOG)).items
-    assert [cap_evidence(one, filler) for one in ("representative", "synthetic", "smoke")] == [
-        "synthetic", "synthetic", "smoke",
+    assert [cap_evidence(one, filler) for one in ("representative", "pilot", "synthetic", "smoke")] == [
+        "synthetic", "synthetic", "synthetic", "smoke",
     ]  # fmt: skip
-    assert cap_evidence("representative", own) == "representative"
+    assert [cap_evidence(one, own) for one in ("representative", "pilot")] == ["representative", "pilot"]
 
 
 ITEM = {"id": "a", "messages": [{"role": "user", "content": "Hi"}], "segments": {}}

@@ -256,6 +256,7 @@ class Obstacle(NamedTuple):
 
     text: str
     evidence: Reference
+    remedy: str | None = None
 
 
 def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstacle]:
@@ -424,7 +425,7 @@ def list_largest(cells: Sequence[Cell], found: SamplePlan | None) -> list[Obstac
         remedy = remedies.most_common(1)[0][0]
         cell = next(one for one in undecided if one.effect.remedy == remedy)
         row = refer("effects", (cell.segment, cell.load))
-        return [Obstacle(f"No number of prompts changes that: {remedy}.", row)]
+        return [Obstacle(f"No number of prompts changes that: {remedy}.", row, remedy)]
     if found is None:
         return []
     return list_obstacles(found, [(one.segment, one.load) for one in undecided])[:MOST_OBSTACLES]

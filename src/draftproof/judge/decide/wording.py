@@ -7,15 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.metrics.request import METRIC_WORDS
+from draftproof.judge.observe.attempts import HOST_BUSY
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason
 from draftproof.plan.limits import LoadLimit, LoadSize
 from draftproof.workload.segments import show_labels
 
-LEVELS = ("smoke", "synthetic", "representative")
+# Reasons that keep a run open whatever its cells show, the gravest first.
+LEADING_CODES = (ENDED_EARLY, "incomplete", "gain_above_gap", "invalid_client")
+LEVELS = ("smoke", "synthetic", "pilot", "representative")
 EVIDENCE_WORDS = {
     "representative": "representative traffic",
+    "pilot": "pilot: few requests of real traffic",
     "synthetic": "pilot: synthetic traffic",
     "smoke": "pilot: smoke-test traffic",
 }
@@ -213,12 +217,19 @@ def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason
 def _render_inconclusive(
     cells: Sequence[Cell], words: str, reasons: Sequence[Reason], missing: str | None
 ) -> str:
-    for reason in reasons:
-        if reason.code in (ENDED_EARLY, "incomplete", "gain_above_gap", "invalid_client"):
-            return reason.text.rstrip(".")
+    leading = find_leading(reasons)
+    if leading is not None:
+        busy = [reason for reason in reasons if reason.code == HOST_BUSY and leading.code != ENDED_EARLY]
+        return " ".join(reason.text for reason in (leading, *busy)).rstrip(".")
     undecided = list_open(cells)
     text = f"in {len(undecided)} of {len(cells)} cells it is open whether speculation lowers {words} safely"
     return text + _render_withheld(undecided) + (f". {missing.rstrip('.')}" if missing else "")
+
+
+def find_leading(reasons: Iterable[Reason]) -> Reason | None:
+    """Return what keeps a run open whatever its cells show, None where nothing does."""
+    found = {reason.code: reason for reason in reversed(list(reasons))}
+    return next((found[code] for code in LEADING_CODES if code in found), None)
 
 
 def list_open(cells: Iterable[Cell]) -> list[Cell]:
@@ -230,9 +241,14 @@ def list_open(cells: Iterable[Cell]) -> list[Cell]:
 
 def _render_withheld(undecided: Iterable[Cell]) -> str:
     """Say how many cells would gain if something else were not open, and what that is."""
-    held = [cell for cell in undecided if list_withheld(cell)]
-    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in list_withheld(cell))
-    return f"; {len(held)} are fast enough and lack: {', '.join(names)}" if held else ""
+    held, names = name_withheld(undecided)
+    return f"; {held} are fast enough and lack: {', '.join(names)}" if held else ""
+
+
+def name_withheld(cells: Iterable[Cell]) -> tuple[int, list[str]]:
+    """Return how many cells are fast enough and no gain all the same, and what they lack, in words."""
+    held = list(filter(None, map(list_withheld, cells)))
+    return len(held), list(dict.fromkeys(WITHHELD_WORDS[reason.code] for own in held for reason in own))
 
 
 def list_withheld(cell: Cell) -> list[Reason]:

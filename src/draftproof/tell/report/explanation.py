@@ -27,8 +27,11 @@ _STEP = "  "
 T = TypeVar("T")
 
 
-def render_explanation(explanation: Explanation) -> str:
-    """Render the tree; everything of a cell that was asked for by name, else the ends of long lists."""
+def render_explanation(explanation: Explanation, blocks: Sequence[str] = ()) -> str:
+    """Render the tree; everything of a cell that was asked for by name, else the ends of long lists.
+
+    `blocks`: what the answer says is in the way; the reasons begin with it, so that both say the same.
+    """
     whole = explanation.cell is not None
     cells, more = _cut(explanation.cells, MOST_CELLS, whole=whole)
     lines = [
@@ -37,7 +40,7 @@ def render_explanation(explanation: Explanation) -> str:
         f"{_STEP}rule: {explanation.rule}",
         f"{_STEP}decides: {_decides(explanation)}",
         f"{_STEP}why",
-        *_reasons(explanation, whole=whole),
+        *_reasons(explanation, blocks, whole=whole),
         f"{_STEP}cells",
     ]
     for cell in cells:
@@ -52,10 +55,11 @@ def _decides(explanation: Explanation) -> str:
     return f"candidate / baseline of the {metric}, {explanation.confidence * 100:g} % simultaneous"
 
 
-def _reasons(explanation: Explanation, *, whole: bool) -> Iterator[str]:
-    reasons, more = _cut(explanation.reasons, MOST_REASONS, whole=whole)
-    for reason in reasons:
-        yield f"{_STEP * 2}- {words.sentence_case(reason.text)} [{reason.evidence}]"
+def _reasons(explanation: Explanation, blocks: Sequence[str], *, whole: bool) -> Iterator[str]:
+    known = {words.sentence_case(one.text): f" [{one.evidence}]" for one in explanation.reasons}
+    texts, more = _cut(list(dict.fromkeys((*blocks, *known))), MOST_REASONS, whole=whole)
+    for text in texts:
+        yield f"{_STEP * 2}- {text}{known.get(text, '')}"
     if more:
         yield f"{_STEP * 2}… {more} more; --cell SEGMENT@LOAD or --json for all"
 

@@ -5,6 +5,7 @@ templates beside this module lay them out. Every string from outside is escaped.
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
@@ -39,7 +40,6 @@ from draftproof.tell.report.summary import summarise
 _SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain", "_quantile")
 # What stands on the page, in its order: the name in the templates, and what builds it.
 SECTIONS: dict[str, Callable[[Results], Any]] = {
-    "summary": summarise,
     "chart": build_chart,
     "figures": build_figures,
     "envelope": build_map,
@@ -109,8 +109,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_model(results: Results, manifest: Manifest | None) -> SimpleNamespace:
     """Period results, and the manifest where there is one, into what the page shows: `SECTIONS` by name."""
+    run = (manifest and manifest.folder) or "RUN"
     return SimpleNamespace(
         results=results,
+        run=shlex.quote(run),
+        summary=summarise(results, run),
         head=build_head(results, manifest),
         compared_arms=kit.order_arms(results, {effect.arm for effect in results.effects}),
         confidence=f"{results.confidence * 100:g}%",

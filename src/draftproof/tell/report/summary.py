@@ -4,16 +4,25 @@ Pure view of the results. Terminal and first page of the report render the same 
 say different things. No number is computed here.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from draftproof.judge.decide.wording import LATENCY_ONLY, WITHHELD_WORDS, list_withheld, name_segment
+from draftproof.judge.decide.wording import (
+    LATENCY_ONLY,
+    LEADING_CODES,
+    find_leading,
+    list_withheld,
+    name_segment,
+    name_withheld,
+)
 from draftproof.judge.inform.headline import TOKENS_PER_S
+from draftproof.judge.observe.attempts import HOST_BUSY
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.inform import ArmTotal, Exploratory, HeadlineRow
-from draftproof.judge.results.run import APPROVING, Cell, EnvelopeEntry, Figure, Results
+from draftproof.judge.results.run import APPROVING, Cell, EnvelopeEntry, Figure, Reason, Results
 from draftproof.tell.report import kit, words, write
 
 MOST_WORDS = 12
@@ -27,7 +36,13 @@ _QUANTITIES = {
     "ttft_from_schedule_ns": "Time to first token (ms)",
     "e2e_from_schedule_ns": "End-to-end time (s)",
 }
-_LEADING_CODES = (ENDED_EARLY, "incomplete", "gain_above_gap")
+# What keeps a gain from being credited, by what helps: a quiet host, more prompts; else to read the cell.
+_QUIET_CODES = (
+    *("invalid_client", "late_by_itself", "disturbed_more", "gain_by_attempts", "null_not_exceeded"),
+)
+_COUNTED_CODES = (
+    *("guardrail_failures", "guardrail_checks", "guardrail_tail_tpot", "guardrail_tail_ttft", "token_limit"),
+)
 _WHY_CODES = ("low_acceptance", "dear_verification")
 
 
@@ -104,7 +119,7 @@ def summarise(results: Results, run: str = "RUN") -> Summary:
         grid=_grid(results),
         counts=count_cells(results.cells),
         blocks=tuple(dict.fromkeys(map(words.sentence_case, _blocks(results))))[:MOST_BLOCKS],
-        next=tuple(_next(results, run)),
+        next=tuple(_next(results, shlex.quote(run))),
         allowed=tuple(map(words.sentence_case, describe_envelope(results.verdict.envelope))),
     )
 
@@ -112,43 +127,52 @@ def summarise(results: Results, run: str = "RUN") -> Summary:
 def answer(results: Results) -> str:
     """Return the verdict in at most twelve words; a question of latency alone says so first."""
     is_partial = results.verdict.evidence_level.startswith(LATENCY_ONLY)
-    return f"{LATENCY_ONLY}. {_answer(results)}" if is_partial else _answer(results)
+    first = f"{LATENCY_ONLY}. " if is_partial else ""
+    return first + _answer(results, MOST_WORDS - len(first.split()))
 
 
-def _answer(results: Results) -> str:
+def _answer(results: Results, most: int) -> str:
+    """Return the verdict in at most `most` words; a name of a task counts as one."""
     decision, cells = results.verdict.decision, results.cells
     if decision in APPROVING:
-        return _adopted(results)
+        return _adopted(results, most)
     if decision == "invalid":
         return "Invalid run: nothing can be concluded."
     counts, total = Counter[str](cell.status for cell in cells), len(cells)
     if decision == "defer":
         if counts["harm"] == total:
             return f"Do not enable: harmful at {_every_load(results)}."
-        harm = f", {counts['harm']} of {total} cells harmful" if counts["harm"] else ""
-        return f"Do not enable: no task gains{harm or f' at {_any_load(results)}'}."
-    return f"Inconclusive: {_open(results, counts, total)}."
+        if not counts["harm"]:
+            return f"Do not enable: no task gains at {_any_load(results)}."
+        said = f"Do not enable: no task gains, {counts['harm']} of {total} cells harmful."
+        return said if len(said.split()) <= most else said.replace(" cells", "")
+    return f"Inconclusive: {_open(results, counts, total, most - 1)}."
 
 
-def _open(results: Results, counts: Counter[str], total: int) -> str:
-    codes = {reason.code for reason in results.verdict.reasons}
-    if ENDED_EARLY in codes or "incomplete" in codes:
-        return "the run is not complete"
-    if "gain_above_gap" in codes:
+def _open(results: Results, counts: Counter[str], total: int, most: int) -> str:
+    leading = find_leading(results.verdict.reasons)
+    if leading is not None and leading.code in (ENDED_EARLY, "incomplete"):
+        busy = any(reason.code == HOST_BUSY for reason in results.verdict.reasons)
+        return "the run is not complete" + (", the host was busy" if busy else "")
+    if leading is not None and leading.code == "gain_above_gap":
         return "gains, but not from the lowest load up"
-    held = sum(bool(list_withheld(cell)) for cell in results.cells)
+    if leading is not None:
+        return f"the load client was late in {counts['invalid']} of {total} cells"
+    held, _ = name_withheld(results.cells)
     if held:
-        return f"faster in {held} of {total} cells, other conditions still open"
+        return f"faster in {held} of {total} cells, other conditions open"
     if counts["inconclusive"] == total:
         return f"no task settled at {_any_load(results)}"
     settled = [
         f"{counts[one]} {words.STATUSES[one].adjective}" for one in ("gain", "harm", "neutral", "invalid")
     ]
     named = [text for text in settled if not text.startswith("0")]
-    return ", ".join([f"{counts['inconclusive']} of {total} cells not settled", *named])
+    parts = [f"{counts['inconclusive']} of {total} cells not settled", *named]
+    room = (most - len(parts[0].split())) // 2
+    return ", ".join(parts[: 1 + room])
 
 
-def _adopted(results: Results) -> str:
+def _adopted(results: Results, most: int) -> str:
     adopt = "Adopt" if results.evidence == "representative" else "Adopt on trial"
     envelope = results.verdict.envelope
     names = list(dict.fromkeys(name_segment(entry.segment) for entry in envelope))
@@ -157,9 +181,11 @@ def _adopted(results: Results) -> str:
         tasks = " and ".join(names) or "no task"
     else:
         tasks = "every task" if len(names) == total else f"{len(names)} of {total} tasks"
-    where = f"up to {limits.pop().short}" if len(limits) == 1 else "within the limits below"
-    said = f"{adopt}: {tasks}, {where}."
-    return said if len(said.split()) <= MOST_WORDS else f"{adopt}: {tasks}, within the limits below."
+    wheres = [f"up to {limits.pop().short}"] if len(limits) == 1 else []
+    wheres += ["within the limits below", "limits below"]
+    named = 2 * len(names) - 1 if len(names) <= _NAMED_TASKS else len(tasks.split())
+    room = most - len(adopt.split()) - named
+    return f"{adopt}: {tasks}, {next(one for one in wheres if len(one.split()) <= room)}."
 
 
 def _any_load(results: Results) -> str:
@@ -331,11 +357,18 @@ def _blocks(results: Results) -> Iterator[str]:
     if decision == "invalid":
         yield from (reason.text for reason in reasons[:MOST_BLOCKS])
         return
-    yield from (reason.text for reason in reasons if reason.code in _LEADING_CODES)
+    yield from (reason.text for reason in _leading(reasons))
     yield from _harms(results.cells)
     yield from _held(results.cells)
     yield from (reason.text for reason in reasons if reason.code == "obstacle")
     yield from (reason.text for reason in reasons if reason.code in _WHY_CODES)
+
+
+def _leading(reasons: Sequence[Reason]) -> list[Reason]:
+    """Return what keeps a run open whatever its cells show, and the host, where nothing has named it yet."""
+    codes = {reason.code for reason in reasons}
+    order = [*LEADING_CODES[:2], *([] if ENDED_EARLY in codes else [HOST_BUSY]), *LEADING_CODES[2:]]
+    return [reason for code in order for reason in reasons if reason.code == code]
 
 
 def _harms(cells: Sequence[Cell]) -> Iterator[str]:
@@ -352,27 +385,25 @@ def _harms(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _held(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield what keeps cells that are fast enough from being gains, in one sentence."""
-    held = [reasons for cell in cells if (reasons := list_withheld(cell))]
-    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for reasons in held for reason in reasons)
+    held, names = name_withheld(cells)
     if names:
-        yield f"Fast enough in {_count(len(held), 'cell')}, and still open there: {', '.join(names)}."
+        yield f"Fast enough in {_count(held, 'cell')}, and still open there: {', '.join(names)}."
 
 
 def _next(results: Results, run: str) -> Iterator[str]:
     """Yield one or two lines of what to do."""
     codes = {reason.code for reason in results.verdict.reasons}
     decision = results.verdict.decision
-    if ENDED_EARLY in codes:
-        yield f"draftproof run --resume {run} --wait-for-quiet"
-    elif "incomplete" in codes:
-        yield f"draftproof run --resume {run}"
+    if ENDED_EARLY in codes or "incomplete" in codes:
+        is_loud = ENDED_EARLY in codes or HOST_BUSY in codes
+        yield f"draftproof run --resume {run}" + (" --wait-for-quiet" if is_loud else "")
     elif decision in APPROVING and results.evidence == "representative":
         yield f"draftproof rules {run}"
         yield f"draftproof package {run}"
     elif decision in APPROVING:
-        yield 'Measure your own traffic (evidence = "representative") before you rely on it.'
+        yield 'Measure enough of your own traffic (evidence = "representative") before you rely on it.'
     elif decision == "inconclusive":
-        yield f"draftproof samples {run}/plan.toml --run {run}"
+        yield _settle(results, run)
     elif decision == "invalid":
         yield "Remove the fault that is named first, then measure again."
     else:
@@ -382,6 +413,32 @@ def _next(results: Results, run: str) -> Iterator[str]:
             if remedies
             else "Leave speculation off for this traffic."
         )
+
+
+def _settle(results: Results, run: str) -> str:
+    """Return what to do about the first thing that keeps a run open."""
+    reasons = results.verdict.reasons
+    leading = find_leading(reasons)
+    held = next(((cell, own[0]) for cell in results.cells if (own := list_withheld(cell))), None)
+    first = leading or (held[1] if held else next((one for one in reasons if one.code == "obstacle"), None))
+    if first is not None and _is_of_the_host(first):
+        return f"draftproof run {run}/plan.toml --wait-for-quiet"
+    if first is not None and first.evidence.table == "plan" and first.evidence.name != "workload":
+        return "Change the plan as said above, check it, and measure again."
+    if first is not None and first.remedy is not None:
+        return f"{words.sentence_case(first.remedy)}, and measure again."
+    if held is None or first is not held[1] or first.code in _COUNTED_CODES:
+        return f"draftproof samples {run}/plan.toml --run {run}"
+    if first.code == "critical_unjudged":
+        return f"draftproof judge {run}"
+    return f"draftproof verdict {run} --cell {shlex.quote(f'{name_segment(held[0].segment)}@{held[0].load}')}"
+
+
+def _is_of_the_host(reason: Reason) -> bool:
+    """Tell whether a quieter host is what helps; of an obstacle its evidence says so."""
+    said = reason.evidence
+    is_noise = said.table == "periods" or said.arm == "baseline_null"
+    return reason.code in _QUIET_CODES or (reason.code == "obstacle" and is_noise)
 
 
 def describe_envelope(entries: tuple[EnvelopeEntry, ...], most: int = _SHOWN_TASKS) -> tuple[str, ...]:

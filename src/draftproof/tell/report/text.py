@@ -37,6 +37,7 @@ MOST_SIGNS = 2
 
 
 MOST_LINES = 25
+_MOST_NAME = 16
 _BLOCK_LABELS = {"defer": "Because:", "invalid": "Because:", "adopt_limited": "Limits:"}
 
 
@@ -101,9 +102,22 @@ def _table(found: Summary, rows: Sequence[SummaryRow]) -> list[str]:
     header = ("All tasks", "Load", "Off", "On", "Change [interval]", "Equal services", "Alternative")
     texts = [_table_row(row, rates.get(row.load)) for row in rows]
     whole = write.table(header, texts)
-    if any(row.alternative for row in rows) and max(map(len, whole)) <= write.WIDTH_COLUMNS:
+    if any(row.alternative for row in rows) and _fits(whole):
         return whole
-    return write.table(header[:-1], [text[:-1] for text in texts])
+    table = write.table(header[:-1], [text[:-1] for text in texts])
+    short = [(text[0], _shorten(text[1]), *text[2:-1]) for text in texts]
+    return table if _fits(table) else write.table(header[:-1], short)
+
+
+def _fits(table: Sequence[str]) -> bool:
+    return max(map(len, table), default=0) <= write.WIDTH_COLUMNS
+
+
+def _shorten(name: str) -> str:
+    """Return a long name by its two ends; a size behind it stays whole."""
+    name, comma, size = name.partition(", ")
+    half = _MOST_NAME // 2
+    return f"{name if len(name) <= _MOST_NAME else f'{name[:half]}…{name[1 - half :]}'}{comma}{size}"
 
 
 def _table_row(row: SummaryRow, rate: SummaryRow | None) -> tuple[str, ...]:
@@ -123,10 +137,14 @@ def _table_row(row: SummaryRow, rate: SummaryRow | None) -> tuple[str, ...]:
 def _grid(found: Summary, room: int) -> list[str]:
     """Return status and change of every task at every load; of more than there is room for, the counts."""
     rows = [(task, *(cell.text if cell else "" for cell in cells)) for task, cells in found.grid]
-    table = write.table((f"Task ({found.legend})", *found.loads), rows)
-    if rows and max(map(len, table)) > write.WIDTH_COLUMNS:
-        table = write.table(("Task", *found.loads), rows)
-    if not rows or len(table) > room or max(map(len, table)) > write.WIDTH_COLUMNS:
+    short = [(_shorten(row[0]), *row[1:]) for row in rows]
+    tables = (
+        write.table((f"Task ({found.legend})", *found.loads), rows),
+        write.table(("Task", *found.loads), rows),
+        write.table(("Task", *map(_shorten, found.loads)), short),
+    )
+    table = next(filter(_fits, tables), [])
+    if not table or len(table) > room:
         return _lines(f"{found.counts} {'Every cell is in the report.' if rows else ''}".strip())
     return table
 

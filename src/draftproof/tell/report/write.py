@@ -5,6 +5,7 @@ characters in strings from outside are replaced, so that a name cannot steer the
 """
 
 import math
+import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ MINUS = "−"
 NS_PER_MS = 1e6
 WIDTH_COLUMNS = 100
 _INDENT = "  "
+_HEAD = re.compile(r" *(?:\d+\. )?")
 Write = Callable[[float | None], str]
 
 
@@ -162,6 +164,14 @@ def wrap(text: str, first: str = _INDENT, further: str = _INDENT) -> list[str]:
         subsequent_indent=further,
         break_on_hyphens=False,
     )
+
+
+def wrap_line(text: str) -> list[str]:
+    """Break a line that has its own indent, and its number in a list; what follows stands further in."""
+    found = _HEAD.match(text)
+    head = found[0] if found else ""
+    further = len(head) + (0 if head.strip() else len(_INDENT))
+    return wrap(text[len(head) :], head, " " * further) or [""]
 
 
 def bullets(texts: Iterable[str]) -> list[str]:

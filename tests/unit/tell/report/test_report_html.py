@@ -267,3 +267,12 @@ def _luminance(colour):
     channels = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_commands_on_the_page_name_the_runs_folder():
+    """As it was called when the run began; a run from before that was noted is RUN."""
+    results, manifest = build_results(), build_manifest()
+    named = render_html(results, msgspec.structs.replace(manifest, folder="night run"))
+    assert "draftproof report &#39;night run&#39;" in named
+    assert "RUN" not in "".join(re.findall(r"<code>[^<]*</code>", named))
+    assert "draftproof report RUN" in render_html(results, manifest)
