@@ -1,4 +1,4 @@
-"""The status of every cell: gain, harm, neutral, inconclusive or invalid, each with its reasons.
+"""The status of every cell: gain, harm, neutral, no_gain, inconclusive or invalid, each with its reasons.
 
 Pure. The rules are those of docs/metrics.md, Effects. The order matters: a fault beats everything, harm beats
 gain, and whatever stays open makes a cell inconclusive.
@@ -95,15 +95,21 @@ def _state_guardrail(finding: GuardrailFinding) -> GuardrailStanding:
 
 
 def decide_effect(effect: Figure, thresholds: Thresholds, null: float = 1.0) -> CellStatus:
-    """Return the status of an interval against the margins alone, the null difference counted against it."""
+    """Return the status of an interval against the margins alone, the null difference counted against it.
+
+    `no_gain`: what it takes to be harm or neutral is not shown, and that no minimum gain is there is. Two equal
+    services that differ could hide one.
+    """
     if effect.low is None or effect.high is None:
         return "inconclusive"
     if effect.low > (1 + thresholds.harm_margin) * null:
         return "harm"
     if effect.high * null < 1 - thresholds.minimum_gain:
         return "gain"
-    inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
-    return "neutral" if inside else "inconclusive"
+    least = 1 - thresholds.minimum_gain
+    if effect.low >= least and effect.high <= 1 + thresholds.harm_margin:
+        return "neutral"
+    return "no_gain" if effect.low >= least * null else "inconclusive"
 
 
 def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:
@@ -253,10 +259,11 @@ def _explain_effect(
         "gain": f"even the pessimistic end is at least {100 * thresholds.minimum_gain:g} % faster",
         "harm": f"even the optimistic end is more than {100 * thresholds.harm_margin:g} % slower",
         "neutral": "the whole interval is within the margins",
+        "no_gain": f"even the optimistic end is less than {100 * thresholds.minimum_gain:g} % faster",
         "inconclusive": "too wide to settle it",
     }
     text = f"candidate / baseline is {describe(effect)}: {words[standing]}"
-    if standing != decide_effect(effect, thresholds):
+    if standing == "inconclusive" != decide_effect(effect, thresholds):
         apart = f"{100 * (evidence.null_difference - 1):.1f} %"
         text = (
             f"candidate / baseline is {describe(effect)}: not beyond its margin by the {apart} that two "

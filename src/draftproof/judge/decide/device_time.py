@@ -258,8 +258,13 @@ def transform_figure(figure: Figure, change: Callable[[float], float]) -> Figure
     return msgspec.structs.replace(figure, low=low, value=value, high=high)
 
 
-# What device time says of a cell by its interval; inside its margins it withholds a gain and harms nothing.
-_STANDINGS: dict[CellStatus, GuardrailOutcome] = {"gain": "held", "harm": "violated", "neutral": "shifted"}
+# What device time says of a cell by its interval; without a gain of its own it withholds one and harms nothing.
+_STANDINGS: dict[CellStatus, GuardrailOutcome] = {
+    "gain": "held",
+    "harm": "violated",
+    "neutral": "shifted",
+    "no_gain": "shifted",
+}
 
 
 def evaluate_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFinding, ...]]:

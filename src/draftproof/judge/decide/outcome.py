@@ -21,6 +21,7 @@ from draftproof.plan.limits import Axis, LoadLimit
 from draftproof.plan.schema import Thresholds
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shift"})
+NO_GAIN = frozenset({"harm", "neutral", "no_gain"})  # statuses of which each shows that no minimum gain is there
 DOUBT_CODES = frozenset({"few_processes", "follows_unlike"})  # what may have hidden a gain
 
 
@@ -129,7 +130,7 @@ def _may_gain(cell: Cell, thresholds: Thresholds) -> bool:
 
 
 def _is_no_gain(cell: Cell, thresholds: Thresholds) -> bool:
-    if cell.status in ("harm", "neutral"):
+    if cell.status in NO_GAIN:
         return True
     if cell.status != "inconclusive" or cell.effect.value is None:
         return False

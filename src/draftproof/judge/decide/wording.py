@@ -64,7 +64,7 @@ _OPEN_WORDS = {
     "token_limit_not_shown": WITHHELD_WORDS["token_limit"],
     "invalid_client": "the load client was late",
 }
-OPEN_STATUSES = ("inconclusive", "neutral", "invalid")
+OPEN_STATUSES = ("inconclusive", "neutral", "no_gain", "invalid")
 RULES = {
     "adopt": "Every task at every load gains or stays the same, and at least one gains.",
     "adopt_limited": "Some tasks gain and lose at no lower load; the others stay without speculation.",

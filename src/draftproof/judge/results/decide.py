@@ -117,7 +117,7 @@ def name_load(load: str) -> str:
     return load if load == ALL_LOADS else f"load {load}"
 
 
-BandReading = Literal["gain", "harm", "neutral", "inconclusive"]
+BandReading = Literal["gain", "harm", "neutral", "no_gain", "inconclusive"]
 QuestionStanding = Literal["answered", "partly", "open"]
 
 

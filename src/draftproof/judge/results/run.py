@@ -41,7 +41,7 @@ from draftproof.plan.limits import LoadLimit, LoadSize, read_sizes
 
 __all__ = ["Figure"]  # part of what a reader of the results needs; defined below all of them
 
-CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
+CellStatus = Literal["gain", "harm", "neutral", "no_gain", "inconclusive", "invalid"]
 Decision = Literal["adopt", "adopt_limited", "defer", "inconclusive", "invalid"]
 APPROVING: frozenset[Decision] = frozenset({"adopt", "adopt_limited"})
 

@@ -164,7 +164,7 @@ def _open(results: Results, counts: Counter[str], total: int, most: int) -> str:
     if counts["inconclusive"] == total:
         return f"no task settled at {_any_load(results)}"
     settled = [
-        f"{counts[one]} {words.STATUSES[one].adjective}" for one in ("gain", "harm", "neutral", "invalid")
+        f"{counts[one]} {words.STATUSES[one].adjective}" for one in words.STATUSES if one != "inconclusive"
     ]
     named = [text for text in settled if not text.startswith("0")]
     parts = [f"{counts['inconclusive']} of {total} cells not settled", *named]

@@ -35,6 +35,12 @@ STATUSES: dict[str, Word] = {
     "neutral": Word(
         "Neutral", "●", "the whole interval is within the margins: no difference that matters", "unchanged"
     ),
+    "no_gain": Word(
+        "No gain",
+        "▬",
+        "even the optimistic end of the interval is no minimum gain: speculation does not pay there",
+        "without a gain",
+    ),
     "harm": Word(
         "Harm",
         "▼",
