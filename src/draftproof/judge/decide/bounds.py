@@ -66,7 +66,13 @@ def span_bounds(effect: Effect, least: Effect, most: Effect, margins: Sequence[f
         effect,
         ratio=_span(effect.ratio, least.ratio, most.ratio, remedy),
         simultaneous=_span(effect.simultaneous, least.simultaneous, most.simultaneous, remedy),
+        sequence=_span_known(effect.sequence, least.sequence, most.sequence, remedy=remedy),
     )
+
+
+def _span_known(*figures: Figure | None, remedy: str | None) -> Figure | None:
+    known = [one for one in figures if one is not None]
+    return _span(known[0], known[1], known[2], remedy) if len(known) == len(figures) else None
 
 
 def _span(figure: Figure, least: Figure, most: Figure, remedy: str | None) -> Figure:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
+from draftproof.judge.decide.effects import CellKey, EffectIndex, choose_interval, is_gain, null_difference_at
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import GuardrailFinding
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import Figure, GuardrailStanding, Reference, describe
 from draftproof.judge.results.run import Cell, CellStatus, Reason
@@ -20,6 +21,8 @@ from draftproof.plan.schema import Thresholds
 
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the status of one cell is based on. Figures are simultaneous intervals of the deciding metric.
+
+    `effect` is that in sequence where the loads below are admissible and it alone shows a gain.
 
     `null_difference` is that at this load, a ratio of 1 or more: what makes two equal arms differ for a
     whole run (a process, its position in memory) is in no interval, but in the null.
@@ -46,9 +49,15 @@ def gather_evidence(
     faults: Faults,
     *,
     steps: int | None,
+    in_sequence: bool,
 ) -> CellEvidence:
-    """Collect the figures that decide one cell; `steps` are the candidate's verification steps there."""
+    """Collect the figures that decide one cell; `steps` are the candidate's verification steps there.
+
+    `in_sequence`: whether every load below is admissible for the segment.
+    """
     metric = prepared.plan.comparison.metric
+    effect, null = effects[(metric, *DECISIVE, *cell)], null_difference_at(effects, metric, cell[1])
+    chosen = choose_interval(effect, prepared.plan.thresholds, null) if in_sequence else effect.simultaneous
 
     def simultaneous(arm: str, versus: str) -> Figure | None:
         effect = effects.get((metric, arm, versus, *cell))
@@ -57,14 +66,14 @@ def gather_evidence(
     pooled = effects.get((metric, "candidate", "alternative", ALL_SEGMENTS, cell[1]))
     return CellEvidence(
         cell=cell,
-        effect=effects[(metric, "candidate", "baseline", *cell)].simultaneous,
+        effect=chosen,
         alternative_effect=simultaneous("alternative", "baseline"),
         versus_alternative=simultaneous("candidate", "alternative"),
         pooled_versus_alternative=pooled.ratio if pooled else None,
         null_effect=simultaneous("baseline_null", "baseline"),
-        null_difference=null_difference_at(effects, metric, cell[1]),
+        null_difference=null,
         verification_steps=steps,
-        prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
+        prompts=effect.prompts,
         findings=tuple(findings),
         fault_reasons=(*faults.run, *faults.by_load.get(cell[1], ())),
     )
@@ -97,14 +106,14 @@ def _state_guardrail(finding: GuardrailFinding) -> GuardrailStanding:
 def decide_effect(effect: Figure, thresholds: Thresholds, null: float = 1.0) -> CellStatus:
     """Return the status of an interval against the margins alone, the null difference counted against it.
 
-    `no_gain`: what it takes to be harm or neutral is not shown, and that no minimum gain is there is. Two equal
-    services that differ could hide one.
+    `no_gain`: neither harm nor neutral is shown, but that no minimum gain is there. Two equal services that
+    differ could hide one.
     """
     if effect.low is None or effect.high is None:
         return "inconclusive"
     if effect.low > (1 + thresholds.harm_margin) * null:
         return "harm"
-    if effect.high * null < 1 - thresholds.minimum_gain:
+    if is_gain(effect, thresholds, null):
         return "gain"
     least = 1 - thresholds.minimum_gain
     if effect.low >= least and effect.high <= 1 + thresholds.harm_margin:

@@ -15,7 +15,7 @@ from draftproof.judge.decide.cells import decide_cell, gather_evidence
 from draftproof.judge.decide.contexts import compute_context_bands, evaluate_contexts
 from draftproof.judge.decide.counting import count_hidden, evaluate_coverage
 from draftproof.judge.decide.device_time import compare_with_alternative, evaluate_budgets
-from draftproof.judge.decide.effects import compute_effects, index_effects
+from draftproof.judge.decide.effects import CellKey, compute_effects, index_effects
 from draftproof.judge.decide.eligibility import evaluate_gain_eligibility
 from draftproof.judge.decide.envelope import list_envelope, narrow_decision
 from draftproof.judge.decide.equivalence.assess import compute_equivalence, evaluate_equivalence
@@ -27,7 +27,7 @@ from draftproof.judge.decide.guardrails import (
     find_low_agreement,
     index_differences,
 )
-from draftproof.judge.decide.outcome import NO_GAIN, decide, is_settled
+from draftproof.judge.decide.outcome import NO_GAIN, decide, is_admissible, is_settled
 from draftproof.judge.decide.preceding import Doubt, find_doubts, withhold
 from draftproof.judge.decide.samples import plan_from_run
 from draftproof.judge.decide.spreads import shows_no_gain
@@ -133,9 +133,12 @@ def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
         evaluate_budgets(prepared),
     ]
     regressions, by_budget = evaluate_probes(prepared), compare_with_alternative(prepared)
-    decided = []
-    for load, segment in itertools.product(prepared.loads, prepared.segments):
-        cell = (segment, load)
+    decided: dict[CellKey, Cell] = {}
+    above_gap: set[tuple[str, str]] = set()
+    every = [(segment, load) for load, segment in itertools.product(prepared.loads, prepared.segments)]
+    for cell in sorted(every, key=lambda one: prepared.sizes[one[1]].order):
+        segment, load = cell
+        axis = (segment, prepared.sizes[load].axis)
         findings = (
             *evaluate_guardrails(
                 cell,
@@ -155,11 +158,15 @@ def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
         )
         answered = (one.record for one in prepared.of_arm("candidate", load, segment) if one.is_ok)
         steps = count_verification_steps(answered)
-        evidence = gather_evidence(prepared, cell, by_effect, findings, run.faults, steps=steps)
+        evidence = gather_evidence(
+            prepared, cell, by_effect, findings, run.faults, steps=steps, in_sequence=axis not in above_gap
+        )
         if (figure := by_budget.get(load)) is not None:
             evidence = msgspec.structs.replace(
                 evidence, versus_alternative=figure, pooled_versus_alternative=figure
             )
         judged = decide_cell(evidence, thresholds, metric, prepared.sizes[load])
-        decided.append(withhold(judged, evidence, run.doubts.get(load, ()), thresholds))
-    return tuple(decided)
+        decided[cell] = withhold(judged, evidence, run.doubts.get(load, ()), thresholds)
+        if not is_admissible(decided[cell]):
+            above_gap.add(axis)
+    return tuple(decided[cell] for cell in every)

@@ -258,7 +258,7 @@ def transform_figure(figure: Figure, change: Callable[[float], float]) -> Figure
     return msgspec.structs.replace(figure, low=low, value=value, high=high)
 
 
-# What device time says of a cell by its interval; without a gain of its own it withholds one and harms nothing.
+# What device time says of a cell by its interval; without a gain of its own it withholds one.
 _STANDINGS: dict[CellStatus, GuardrailOutcome] = {
     "gain": "held",
     "harm": "violated",

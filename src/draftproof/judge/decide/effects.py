@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from draftproof.judge.decide.bounds import Missing, explain_missing, note_basis, read_bounds, span_bounds
 from draftproof.judge.decide.processes import spread_processes
 from draftproof.judge.observe.columns import number_rows
-from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
+from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, null_difference, paired_ratio
@@ -27,6 +27,7 @@ from draftproof.judge.stats.periods import (
 )
 from draftproof.judge.stats.permutation import simultaneous_intervals
 from draftproof.judge.stats.resampling import Floats, Ints
+from draftproof.plan.schema import Thresholds
 
 METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
 POOLED_REASON = "pooled over segments: shown beside them, no part of the family that decides"
@@ -45,7 +46,7 @@ class LoadSpread(NamedTuple):
 class _Sample(NamedTuple):
     """The pairs that an effect is based on, shape (pairs,) each: both values, and numbers for their labels.
 
-    `mine`, `theirs`: the processes that answered.
+    `mine`, `theirs`, `twins`: the processes that answered.
     """
 
     above: Floats
@@ -55,6 +56,7 @@ class _Sample(NamedTuple):
     blocks: Ints
     mine: Ints
     theirs: Ints
+    twins: Ints
 
 
 def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ...]:
@@ -139,10 +141,43 @@ def compare_arms(
         estimates[cell] = _widen(estimate, spreads[cell[1]], samples[cell])
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
+    sequence = _widen_in_sequence(prepared, family) if comparison == DECISIVE else {}
     return [
-        to_effect(prepared, comparison, metric, cell, estimate=estimates[cell], joint=joint.get(cell))
+        replace(
+            to_effect(prepared, comparison, metric, cell, estimate=estimates[cell], joint=joint.get(cell)),
+            sequence=sequence.get(cell),
+        )
         for cell in cells
     ]
+
+
+def _widen_in_sequence(
+    prepared: PreparedRun, family: Mapping[CellKey, RatioEstimate]
+) -> dict[CellKey, Figure]:
+    """Return the intervals of a family in which each segment makes one claim on each axis of load.
+
+    The loads of a segment are tested from the lowest on, and none counts above one that is not admissible. So
+    an envelope is wrong only if its lowest wrong load is, one chance for each segment (Maurer et al. 1995).
+    """
+    claims = {
+        (cell[0], prepared.sizes[cell[1]].axis) for cell, one in family.items() if one.value is not None
+    }
+    return widen(family, prepared.plan.comparison.confidence, len(claims))
+
+
+def choose_interval(effect: Effect, thresholds: Thresholds, null: float) -> Figure:
+    """Return the interval that decides a cell above admissible loads: the joint one, or that of the sequence.
+
+    The latter where it alone shows a gain; what harms, and what is no gain, is shown over all cells at once.
+    """
+    joint, own = effect.simultaneous, effect.sequence
+    shows = own is not None and is_gain(own, thresholds, null) and not is_gain(joint, thresholds, null)
+    return own if own is not None and shows else joint
+
+
+def is_gain(ratio: Figure, thresholds: Thresholds, null: float) -> bool:
+    """Return whether a whole interval is below 1 − the minimum gain by more than two equal services differ."""
+    return ratio.high is not None and ratio.high * null < 1 - thresholds.minimum_gain
 
 
 def estimate_ratio(
@@ -170,28 +205,41 @@ def _widen(estimate: RatioEstimate, spread: LoadSpread, sample: _Sample) -> Rati
     wider = widen_by_periods(estimate, spread.blocks, sample.blocks)
     is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
     blocks = sample.blocks if is_in_blocks else None
-    return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks)
+    return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks, sample.twins)
 
 
 def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> Pairs:
     """Return the timed pairs of which both requests have a positive value and times that run forwards."""
     columns = prepared.columns
     usable = columns.timed & columns.in_order & (values > 0)
-    return pairs.where(usable[pairs.mine] & usable[pairs.theirs])
+    kept = pairs.where(usable[pairs.mine] & usable[pairs.theirs])
+    if prepared.plan.comparison.statistic != "mean":
+        return kept.with_twins(None)
+    return kept.with_twins(np.where(usable[kept.twins], kept.twins, kept.theirs))
+
+
+def read_sides(pairs: Pairs, values: Floats) -> tuple[Floats, Floats]:
+    """Return the values of usable pairs, shape (pairs,) each: the arm's, and what they are divided by.
+
+    That is the baseline's, or the mean of the baseline's and of its equal's to the same prompt in the block.
+    """
+    return values[pairs.mine], (values[pairs.theirs] + values[pairs.twins]) / 2
 
 
 def _sample(prepared: PreparedRun, pairs: Pairs, values: Floats) -> _Sample:
     """Return what is read off the usable ones of some pairs."""
     columns, usable = prepared.columns, find_usable(prepared, pairs, values)
     mine, theirs = usable.mine, usable.theirs
+    above, below = read_sides(usable, values)
     return _Sample(
-        above=values[mine],
-        below=values[theirs],
+        above=above,
+        below=below,
         clusters=columns.clusters(prepared.plan.comparison.cluster_by)[mine],
         segments=columns.segments[mine],
         blocks=columns.blocks[mine],
         mine=prepared.process_numbers[mine],
         theirs=prepared.process_numbers[theirs],
+        twins=prepared.process_numbers[usable.twins],
     )
 
 
@@ -225,14 +273,20 @@ def _estimate(
 
 def _spread_at_load(sample: _Sample, luck: ProcessSpread | None) -> LoadSpread:
     """Return how far apart blocks are beyond what their prompts explain, segments pooled, and processes."""
-    processes = number_rows(sample.mine, sample.theirs) if luck and len(sample.mine) else None
+    known = luck and len(sample.mine)
+    processes = number_rows(sample.mine, sample.theirs, sample.twins) if known else None
     logs = np.log(sample.above / sample.below)
     return LoadSpread(period_spread(logs, sample.blocks, sample.segments, processes), luck)
 
 
-def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:
-    """Return, for every cell of a family, the interval that holds jointly over all cells with an estimate."""
-    joint = simultaneous_intervals(list(family.values()), 1 - confidence)
+def widen(
+    family: Mapping[CellKey, RatioEstimate], confidence: float, claims: int | None = None
+) -> dict[CellKey, Figure]:
+    """Return, for every cell of a family, the interval that holds jointly over so many claims.
+
+    None: over all cells with an estimate.
+    """
+    joint = simultaneous_intervals(list(family.values()), 1 - confidence, claims)
     return {
         cell: to_figure(estimate, low=held.low, high=held.high, level=held.level)
         for (cell, estimate), held in zip(family.items(), joint, strict=True)

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.counting import read_at_equal_length, read_tokens_per_character
 from draftproof.judge.decide.effects import (
     CellKey,
     EffectIndex,
+    choose_interval,
     compare_arms,
     compare_metric,
     index_effects,
+    is_gain,
     null_difference_at,
 )
 from draftproof.judge.decide.forecast import blocks_needed, find_few_blocks
@@ -29,7 +30,7 @@ from draftproof.judge.observe.observed import RunData
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, prepare_run
 from draftproof.judge.results.decide import describe, refer
-from draftproof.judge.results.run import Figure
+from draftproof.judge.results.run import Effect, Figure
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 
@@ -65,12 +66,13 @@ def _find_by_length(
         null = _null_at(prepared, effects, cell[1])
         shift = compute_length_shift(effects[("output_tokens", *DECISIVE, *cell)].ratio, metric)
         text = None
-        if decide_effect(common.get(cell, gain), thresholds, null) != "gain":
+        alike = choose_interval(common[cell], thresholds, null) if cell in common else gain
+        if not is_gain(alike, thresholds, null):
             text = (
-                f"Over the tokens that both answers have, {words} is {describe(common[cell])} of the "
+                f"Over the tokens that both answers have, {words} is {describe(alike)} of the "
                 "baseline's: the rest of the gain is the length of answers."
             )
-        elif decide_effect(replace(gain, high=(gain.high or 0.0) + shift), thresholds, null) != "gain":
+        elif not is_gain(replace(gain, high=(gain.high or 0.0) + shift), thresholds, null):
             text = (
                 f"Answers may differ from the baseline's in length by {100 * shift:.1f} %; less that, "
                 f"{words} of {describe(gain)} is no gain beyond the minimum."
@@ -85,8 +87,10 @@ def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[C
     for load in prepared.loads:
         null = _null_at(prepared, effects, load)
         for segment in prepared.segments:
-            gain = effects[(metric, *DECISIVE, segment, load)].simultaneous
-            if decide_effect(gain, prepared.plan.thresholds, null) == "gain":
+            gain = choose_interval(
+                effects[(metric, *DECISIVE, segment, load)], prepared.plan.thresholds, null
+            )
+            if is_gain(gain, prepared.plan.thresholds, null):
                 yield (segment, load), gain
 
 
@@ -105,13 +109,14 @@ def compute_length_shift(ratio: Figure, metric: str) -> float:
     return max(0.0, 1 - ratio.low, longer)
 
 
-def _compare_at_equal_length(prepared: PreparedRun, pairs: Pairs, metric: str) -> dict[CellKey, Figure]:
-    """Return the simultaneous interval at equal length by cell; none where all answers have equal lengths."""
+def _compare_at_equal_length(prepared: PreparedRun, pairs: Pairs, metric: str) -> dict[CellKey, Effect]:
+    """Return the effect at equal length by cell; none where all answers have equal lengths."""
     values = read_at_equal_length(pairs, metric)
     if values is None:
         return {}
-    found = compare_arms(prepared, pairs, DECISIVE, f"{metric} at equal length", values)
-    return {(one.segment, one.load): one.simultaneous for one in found}
+    alone = pairs.with_twins(None)  # each pair has a length of its own
+    found = compare_arms(prepared, alone, DECISIVE, f"{metric} at equal length", values)
+    return {(one.segment, one.load): one for one in found}
 
 
 def _find_contradicted(
@@ -131,7 +136,7 @@ def _find_contradicted(
         if implied.low is None or gain.high is None or implied.low <= gain.high:
             continue
         null = _null_at(prepared, effects, cell[1])
-        if decide_effect(implied, prepared.plan.thresholds, null) != "gain":
+        if not is_gain(implied, prepared.plan.thresholds, null):
             text = (
                 f"Time per token is {describe(gain)} of the baseline's, so end-to-end time would be "
                 f"{1 - share * (1 - (gain.value or 0)):.2f}, but it is {describe(whole)}."
@@ -175,10 +180,11 @@ def _find_by_counting(
         if cell not in gains or low is None or low <= 1:
             continue
         null = _null_at(prepared, effects, one.load)
-        if decide_effect(one.simultaneous, prepared.plan.thresholds, null) != "gain":
+        chosen = choose_interval(one, prepared.plan.thresholds, null)
+        if not is_gain(chosen, prepared.plan.thresholds, null):
             text = (
                 f"The candidate states {describe(counted.ratio)} times the baseline's tokens for the same "
-                f"amount of text, and time per character is {describe(one.simultaneous)} of the baseline's: "
+                f"amount of text, and time per character is {describe(chosen)} of the baseline's: "
                 "the rest of the gain is how tokens are counted."
             )
             yield cell, _open("gain_by_counting", text, cell)
@@ -238,8 +244,9 @@ def _list_lost(
     read, metric = prepare_run(other), prepared.plan.comparison.metric
     found = index_effects(compare_metric(read, pair_observations(read)[DECISIVE], DECISIVE, metric))
     for cell in gains:
-        effect = found[(metric, *DECISIVE, *cell)].simultaneous
-        if decide_effect(effect, prepared.plan.thresholds, _null_at(prepared, effects, cell[1])) != "gain":
+        null = _null_at(prepared, effects, cell[1])
+        effect = choose_interval(found[(metric, *DECISIVE, *cell)], prepared.plan.thresholds, null)
+        if not is_gain(effect, prepared.plan.thresholds, null):
             yield cell, effect
 
 

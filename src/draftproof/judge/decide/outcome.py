@@ -21,7 +21,9 @@ from draftproof.plan.limits import Axis, LoadLimit
 from draftproof.plan.schema import Thresholds
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shift"})
-NO_GAIN = frozenset({"harm", "neutral", "no_gain"})  # statuses of which each shows that no minimum gain is there
+NO_GAIN = frozenset(
+    {"harm", "neutral", "no_gain"}
+)  # statuses of which each shows that no minimum gain is there
 DOUBT_CODES = frozenset({"few_processes", "follows_unlike"})  # what may have hidden a gain
 
 

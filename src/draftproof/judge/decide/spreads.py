@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_null, find_usable
+from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_null, find_usable, read_sides
 from draftproof.judge.decide.guardrails import count_votes
 from draftproof.judge.decide.processes import spread_processes
 from draftproof.judge.decide.wording import list_open, name_segment
@@ -86,7 +86,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         usable = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
         numbers = self.prepared.process_numbers
-        weight = weigh_processes(numbers[usable.mine], numbers[usable.theirs])
+        weight = weigh_processes(numbers[usable.mine], numbers[usable.theirs], twins=numbers[usable.twins])
         reach = student_quantile(0.5 + level / 2, self.luck.degrees)
         return reach * math.sqrt(self.luck.variance * weight)
 
@@ -121,8 +121,7 @@ def spreads_of_ratio(
     columns = earlier.prepared.columns
     values, usable = columns.metric(metric), earlier.usable(cell, metric)
     estimate = paired_ratio(
-        values[usable.mine],
-        values[usable.theirs],
+        *read_sides(usable, values),
         columns.prompts[usable.mine],
         resamples=plan.comparison.resamples,
         seed=derive_seed(plan.seed, "samples", metric, *cell),

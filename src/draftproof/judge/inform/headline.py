@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.manifests import Manifest
-from draftproof.judge.decide.effects import CellKey, EffectIndex, find_usable
+from draftproof.judge.decide.effects import CellKey, EffectIndex, find_usable, read_sides
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import DECISIVE, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
@@ -108,7 +108,7 @@ def _sides(prepared: PreparedRun, pairs: PairTable, metric: str, cell: CellKey) 
     """Return candidate's and baseline's values of the pairs that the effect of a cell is based on."""
     values = prepared.columns.metric(metric)
     usable = find_usable(prepared, pairs[DECISIVE].cell(*cell), values)
-    return values[usable.mine], values[usable.theirs]
+    return read_sides(usable, values)
 
 
 def _summarise(prepared: PreparedRun, values: Floats) -> float | None:

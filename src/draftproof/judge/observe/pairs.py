@@ -77,15 +77,22 @@ class Pairs(Sequence[Pair]):
 
     Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs
     are the same. `passed`, shape (observations,), is 1 where an answer is as it should be, 0 where not, NaN
-    where nothing tells (`find_passed`). A `Pair` is made when it is asked for: a long run has millions, and
-    most steps read columns.
+    where nothing tells (`find_passed`). `twins` are what the null arm answered where the other arm is the
+    baseline, which it equals; the baseline's own where it has none. A `Pair` is made when it is asked for: a
+    long run has millions, and most steps read columns.
     """
 
     def __init__(
-        self, columns: Columns, mine: Ints, theirs: Ints, is_same: Bools, passed: Floats | None = None
+        self,
+        columns: Columns,
+        mine: Ints,
+        theirs: Ints,
+        is_same: Bools,
+        passed: Floats | None = None,
+        twins: Ints | None = None,
     ) -> None:
         self.columns, self.mine, self.theirs, self.is_same = columns, mine, theirs, is_same
-        self._passed = passed
+        self.twins, self._passed = theirs if twins is None else twins, passed
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -113,7 +120,8 @@ class Pairs(Sequence[Pair]):
         return self._choose(kept)
 
     def _choose(self, kept: "Bools | slice") -> "Pairs":
-        return Pairs(self.columns, self.mine[kept], self.theirs[kept], self.is_same[kept], self._passed)
+        mine, theirs, twins = self.mine[kept], self.theirs[kept], self.twins[kept]
+        return Pairs(self.columns, mine, theirs, self.is_same[kept], self._passed, twins)
 
     @property
     def passed(self) -> Floats:
@@ -122,7 +130,11 @@ class Pairs(Sequence[Pair]):
 
     def with_passed(self, passed: Floats) -> "Pairs":
         """Return the same pairs, with what else tells whether an answer is as it should be."""
-        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed)
+        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed, self.twins)
+
+    def with_twins(self, twins: Ints | None) -> "Pairs":
+        """Return the same pairs with what the null arm answered, shape (pairs,); None: without."""
+        return Pairs(self.columns, self.mine, self.theirs, self.is_same, self._passed, twins)
 
     @cached_property
     def is_ok(self) -> Bools:
@@ -174,10 +186,26 @@ def pair_observations(prepared: PreparedRun) -> PairTable:
         for arm, versus in COMPARISONS
         if arm in by_arm and versus in by_arm
     }
+    table |= _add_twins(table)
     if prepared.plan.comparison.quality == "agreement":
         passed = find_passed(prepared.columns, table)
         return {comparison: pairs.with_passed(passed) for comparison, pairs in table.items()}
     return table
+
+
+def _add_twins(table: PairTable) -> dict[Comparison, Pairs]:
+    """Return the comparisons with the baseline, each pair with what the null arm answered to the same."""
+    null = table.get(NULL)
+    if null is None:
+        return {}
+    answers = dict(zip(null.theirs.tolist(), null.mine.tolist(), strict=True))
+    return {
+        comparison: pairs.with_twins(
+            np.array([answers.get(index, index) for index in pairs.theirs.tolist()], dtype=np.intp)
+        )
+        for comparison, pairs in table.items()
+        if comparison[1] == NULL[1] and comparison != NULL
+    }
 
 
 def find_passed(columns: Columns, table: PairTable) -> Floats:

@@ -121,6 +121,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     time per token that is known within bounds both reach over all of them, `value` being the ratio with one
     token in each first chunk that nobody counts; `assumed_pairs` have such a chunk, None for other metrics.
     `standard_error` is that of the log of the ratio, what a period shares included; None where there is none.
+    `sequence` is the interval by which a gain of the candidate is told where the loads below are admissible.
     """
 
     metric: str
@@ -135,6 +136,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int
     assumed_pairs: int | None = None
     standard_error: float | None = None
+    sequence: Figure | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -252,31 +252,39 @@ def widen_by_processes(
     mine: npt.ArrayLike,
     theirs: npt.ArrayLike,
     blocks: npt.ArrayLike | None = None,
+    twins: npt.ArrayLike | None = None,
 ) -> RatioEstimate:
     """Return an estimate whose error takes in that of its processes; itself where nothing is known of them.
 
     `mine`, `theirs`, shape (pairs,): the process that answered in each arm; one that answered for both moves
-    no ratio. `blocks`, shape (pairs,), where the variance between blocks has what processes do to them; None:
+    no ratio. `twins`: the process of the second answer of which, with `theirs`, each denominator is the mean;
+    None: there is no second. `blocks`, shape (pairs,), where the variance between blocks has what processes do to them; None:
     it has not.
     """
     if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
         return estimate
-    added = spread.variance * weigh_processes(mine, theirs, blocks)
+    added = spread.variance * weigh_processes(mine, theirs, blocks, twins)
     return _add_variance(estimate, added, spread.degrees) if added else estimate
 
 
-def weigh_processes(mine: npt.ArrayLike, theirs: npt.ArrayLike, blocks: npt.ArrayLike | None = None) -> float:
+def weigh_processes(
+    mine: npt.ArrayLike,
+    theirs: npt.ArrayLike,
+    blocks: npt.ArrayLike | None = None,
+    twins: npt.ArrayLike | None = None,
+) -> float:
     """Return by what the variance between processes enters that of a mean log ratio.
 
     It is the sum of squares of each process's share in the ratio. The variance between blocks, where it has
     what processes do, makes up for a part: all of it where every block has processes of its own.
     """
     answered, against = np.asarray(mine), np.asarray(theirs)
+    second = against if twins is None else np.asarray(twins)
     rows = index_labels(np.zeros(len(answered)) if blocks is None else blocks)
-    labels = index_labels(np.concatenate([answered, against]))
+    labels = index_labels(np.concatenate([answered, against, second]))
     count, width = int(rows.max(initial=-1)) + 1, int(labels.max(initial=-1)) + 1
     answers = np.zeros((count, width))
-    np.add.at(answers, (np.tile(rows, 2), labels), np.repeat([1.0, -1.0], len(answered)))
+    np.add.at(answers, (np.tile(rows, 3), labels), np.repeat([1.0, -0.5, -0.5], len(answered)))
     shares = answers / max(1, len(answered))
     whole = float((shares.sum(axis=0) ** 2).sum())
     if blocks is None or count < 2:

@@ -144,14 +144,15 @@ NOT_ESTIMATED = SimultaneousInterval(None, None, None)
 
 
 def simultaneous_intervals(
-    estimates: Sequence[RatioEstimate], alpha: float
+    estimates: Sequence[RatioEstimate], alpha: float, claims: int | None = None
 ) -> tuple[SimultaneousInterval, ...]:
     """Widen the intervals of a family so that all of them hold at once; in the order given.
 
-    Comparisons without an estimate make no claim and do not count in the family's size.
+    Comparisons without an estimate make no claim and do not count in the family's size, which is `claims`
+    where it is stated.
     """
     known = [one.value is not None and one.standard_error is not None for one in estimates]
-    level = bonferroni_level(sum(known), alpha)
+    level = bonferroni_level(sum(known) if claims is None else claims, alpha)
     return tuple(
         SimultaneousInterval(*interval_at(one, level), level) if is_known else NOT_ESTIMATED
         for one, is_known in zip(estimates, known, strict=True)
