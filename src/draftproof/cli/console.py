@@ -40,7 +40,7 @@ from draftproof.measure.run.progress import Interrupted, Progress
 
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
-    from draftproof.core.records import Notice, Warmup
+    from draftproof.core.records import Analysis, Notice, Warmup
     from draftproof.measure.run.progress_model import PeriodView, ProgressModel
 
 INTERRUPTED_CODE = 130
@@ -156,6 +156,12 @@ class ConsoleProgress(Progress):
 
         self._bars.console.print(describe_notice(notice), style="bold yellow", markup=False)
 
+    def analysed(self, analysis: "Analysis") -> None:
+        """Print it above the view, where it stays."""
+        from draftproof.cli.live import describe_analysis  # noqa: PLC0415 - as above
+
+        self._bars.console.print(describe_analysis(analysis), markup=False)
+
     def end_view(self) -> None:
         """Clear the live view, if one is shown, and bring the bar back."""
         if self._view is not None:
@@ -220,6 +226,12 @@ class LineProgress(Progress):
         from draftproof.cli.live import describe_notice  # noqa: PLC0415 - as above
 
         self._write(describe_notice(notice))
+
+    def analysed(self, analysis: "Analysis") -> None:
+        """Write it."""
+        from draftproof.cli.live import describe_analysis  # noqa: PLC0415 - as above
+
+        self._write(describe_analysis(analysis))
 
     def _write(self, text: str) -> None:
         """A reader that has gone, or a full disk behind a log, must not end a run."""

@@ -6,6 +6,7 @@ takes ten times as long, and while it is drawn no arrival is seen.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -14,7 +15,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.style import Style
 
-from draftproof.core.records import Notice, Warmup
+from draftproof.core.records import Analysis, Notice, Warmup
 from draftproof.judge.observe.attempts import describe_twice
 from draftproof.measure.run.progress_model import (
     ArmView,
@@ -23,6 +24,7 @@ from draftproof.measure.run.progress_model import (
     ProgressView,
     format_duration,
 )
+from draftproof.tell.report.words import STATUSES
 
 INTERVAL_S = 0.5
 MISSING = "–"
@@ -153,6 +155,20 @@ def describe_notice(notice: Notice) -> str:
     """Return what a run says of its own chances: what is wrong, what becomes of it, what helps."""
     over = " The run cannot end well and ends here." if notice.severity == "cannot_end_well" else ""
     return f"{notice.text}{over} What helps: {notice.remedy}."
+
+
+def describe_analysis(analysis: Analysis) -> str:
+    """Return what an interim analysis of a load found, and what becomes of the load."""
+    counts = Counter(analysis.statuses)
+    found = ", ".join(f"{count} {STATUSES[status].adjective}" for status, count in counts.items())
+    ends = {
+        "settled": "It ends here: every cell is settled.",
+        "futile": "It ends here: the rest of its blocks would hardly settle the others.",
+        "budget": "It ends here: the plan's minutes are over.",
+        None: "It goes on.",
+    }
+    where = f"Load {analysis.load} after {analysis.blocks} of {analysis.planned} blocks"
+    return f"{where}: {found}. {ends[analysis.ended]}"
 
 
 def _describe_run(view: ProgressView) -> list[str]:

@@ -406,3 +406,20 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     remedy: str
     at_ns: int = 0
+
+
+class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+    """An interim analysis of one load: after how many of its blocks, what it showed, and whether it ended it.
+
+    `statuses` are those of the cells of `segments` at that time; `futile` are segments that hardly any
+    further block could settle. `ended`: why no further block of the load was measured; None: it went on.
+    """
+
+    load: str
+    blocks: int
+    planned: int
+    segments: tuple[str, ...]
+    statuses: tuple[str, ...]
+    futile: tuple[str, ...] = ()
+    ended: Literal["settled", "futile", "budget"] | None = None
+    at_ns: int = 0

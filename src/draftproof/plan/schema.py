@@ -386,6 +386,41 @@ class Limits(_Strict):
     )
 
 
+class Sequential(_Strict):
+    """A run that goes on until it knows: each load ends where an interim analysis settles its cells."""
+
+    analyses: Whole = Field(
+        3,
+        ge=2,
+        le=8,
+        description="Analyses of a load, evenly spread over its blocks: the first after half of them, never "
+        "before as many as a gain takes, the last after all. Their number and places are fixed here, so each "
+        "interval holds at all of them together.",
+    )
+    spending: Literal["obrien_fleming", "pocock"] = Field(
+        "obrien_fleming",
+        description="How the error of gains and harms is spent over the analyses (Lan and DeMets): hardly "
+        "any of it early, or about evenly. Guardrails spend theirs evenly.",
+    )
+    futility: Annotated[Number, Field(ge=0.0, le=0.5)] = Field(
+        0.05,
+        description="A cell is closed, undecided, where the chance that all blocks of the plan settle it is "
+        "below this; 0: never.",
+    )
+    budget_min: Number | None = Field(
+        None,
+        gt=0,
+        description="Minutes after which no load begins another block once it has the blocks of its first "
+        "analysis. None: as long as it takes.",
+    )
+
+    def list_points(self, planned: int, least: int) -> tuple[int, ...]:
+        """Return after how many of its `planned` blocks a load is analysed; `least`: what a gain takes."""
+        first = min(planned, max(least, -(-planned // 2)))
+        step = (planned - first) / (self.analyses - 1)
+        return tuple(dict.fromkeys(round(first + step * number) for number in range(self.analyses)))
+
+
 class Plan(_Strict):
     """A whole plan file."""
 
@@ -419,6 +454,7 @@ class Plan(_Strict):
     prices: Prices = Prices()
     judge: Judge | None = None
     knee: Knee | None = None
+    sequential: Sequential | None = None
 
     @property
     def last_arms(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import msgspec
 from draftproof.core.errors import StoreError
 from draftproof.core.records import (
     SCHEMA_VERSION,
+    Analysis,
     BehaviourProbe,
     BlockRecord,
     Judgement,
@@ -31,7 +32,7 @@ from draftproof.core.records import (
 from draftproof.judge.metrics.request import apply_counts
 from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines, write_error
 
-Beside = Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
+Beside = Judgement | BehaviourProbe | Warmup | Notice | TokenCounts | Analysis
 Record = RequestRecord | BlockRecord | Beside
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[type[Record], str] = {
@@ -42,6 +43,7 @@ _KINDS: dict[type[Record], str] = {
     Warmup: "warmup",
     Notice: "notice",
     TokenCounts: "tokens",
+    Analysis: "analysis",
 }
 _DECODERS = {word: msgspec.json.Decoder[Any](kind) for kind, word in _KINDS.items()}
 _SAMPLE = "sample"
@@ -167,8 +169,8 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
 
     Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
     keep the order in which they were written. Periods are ordered by block, order and arm, judgements by
-    request, check and attempt, probes by arm and time, warm-ups by block, arm and start; notices stand as
-    they were written.
+    request, check and attempt, probes by arm and time, warm-ups by block, arm and start; notices and analyses
+    stand as they were written.
     """
 
     records: tuple[RequestRecord, ...]
@@ -178,6 +180,7 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
     notices: tuple[Notice, ...] = ()
+    analyses: tuple[Analysis, ...] = ()
 
 
 class Journal:
@@ -255,6 +258,7 @@ def order_records(records: Iterable[Record], torn_lines: int) -> JournalContents
         behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
         warmups=tuple(sorted(found[Warmup], key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
         notices=tuple(found[Notice]),
+        analyses=tuple(found[Analysis]),
     )
 
 

@@ -8,6 +8,7 @@
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
     judgements.parquet, behaviour.parquet, warmups.parquet, notices.parquet   the same, where there are any
+    analyses.parquet   the same of interim analyses
     results.json, envelope.json, report.html   computed from the above, at any time, anywhere
 
 A folder without journal/ and telemetry/ is read from the Parquet tables; such a run cannot be continued.
@@ -25,6 +26,7 @@ from draftproof.core.errors import InvalidRunError, StoreError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import (
     SCHEMA_VERSION,
+    Analysis,
     BehaviourProbe,
     Judgement,
     Notice,
@@ -69,6 +71,7 @@ _BESIDE: dict[type, str] = {
     BehaviourProbe: "behaviour",
     Warmup: "warmups",
     Notice: "notices",
+    Analysis: "analyses",
     TokenCounts: "tokens",
 }
 

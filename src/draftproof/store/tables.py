@@ -29,6 +29,7 @@ from msgspec.structs import fields
 
 from draftproof.core.errors import StoreError
 from draftproof.core.records import (
+    Analysis,
     BehaviourProbe,
     BlockRecord,
     Judgement,
@@ -241,6 +242,7 @@ _TABLES: dict[str, tuple[type[Any], str]] = {
     "behaviours": (BehaviourProbe, "behaviour.parquet"),
     "warmups": (Warmup, "warmups.parquet"),
     "notices": (Notice, "notices.parquet"),
+    "analyses": (Analysis, "analyses.parquet"),
 }
 _KEPT_NAMES = ("plan.toml", "workload.jsonl", "results.json", "manifest.json")
 

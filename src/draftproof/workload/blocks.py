@@ -28,6 +28,13 @@ MOST_REQUESTS = 50_000_000
 # tell what a period does to all of its requests from an effect (docs/statistics.md).
 ENOUGH_BLOCKS, FEWEST_BLOCKS = 6, 4
 _USUAL_SIZE = 8
+
+
+def least_blocks(*, is_representative: bool) -> int:
+    """Return how many blocks of a load a gain takes."""
+    return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
+
+
 SEED_LIMIT = 2**31  # engines accept a signed 32-bit seed; larger ones are refused by some
 
 

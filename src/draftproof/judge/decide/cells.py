@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftproof.judge.decide.effects import CellKey, EffectIndex, choose_interval, is_gain, null_difference_at
+from draftproof.judge.decide.effects import (
+    CellKey,
+    EffectIndex,
+    choose_interval,
+    is_gain,
+    margin_at,
+    null_difference_at,
+)
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import GuardrailFinding
 from draftproof.judge.observe.pairs import DECISIVE
@@ -25,7 +32,8 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     `effect` is that in sequence where the loads below are admissible and it alone shows a gain.
 
     `null_difference` is that at this load, a ratio of 1 or more: what makes two equal arms differ for a
-    whole run (a process, its position in memory) is in no interval, but in the null.
+    whole run (a process, its position in memory) is in no interval, but in the null. `widened`: by which
+    factor it widens the margins.
     """
 
     cell: CellKey
@@ -35,6 +43,7 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     pooled_versus_alternative: Figure | None
     null_effect: Figure | None
     null_difference: float
+    widened: float
     verification_steps: int | None
     prompts: int
     findings: tuple[GuardrailFinding, ...]
@@ -56,8 +65,10 @@ def gather_evidence(
     `in_sequence`: whether every load below is admissible for the segment.
     """
     metric = prepared.plan.comparison.metric
-    effect, null = effects[(metric, *DECISIVE, *cell)], null_difference_at(effects, metric, cell[1])
-    chosen = choose_interval(effect, prepared.plan.thresholds, null) if in_sequence else effect.simultaneous
+    effect, widened = effects[(metric, *DECISIVE, *cell)], margin_at(effects, metric, cell[1])
+    chosen = (
+        choose_interval(effect, prepared.plan.thresholds, widened) if in_sequence else effect.simultaneous
+    )
 
     def simultaneous(arm: str, versus: str) -> Figure | None:
         effect = effects.get((metric, arm, versus, *cell))
@@ -71,7 +82,8 @@ def gather_evidence(
         versus_alternative=simultaneous("candidate", "alternative"),
         pooled_versus_alternative=pooled.ratio if pooled else None,
         null_effect=simultaneous("baseline_null", "baseline"),
-        null_difference=null,
+        null_difference=null_difference_at(effects, metric, cell[1]),
+        widened=widened,
         verification_steps=steps,
         prompts=effect.prompts,
         findings=tuple(findings),
@@ -151,7 +163,7 @@ def _decide_status(
 ) -> tuple[CellStatus, list[Reason]]:
     if evidence.fault_reasons:
         return "invalid", list(evidence.fault_reasons)
-    standing = decide_effect(evidence.effect, thresholds, evidence.null_difference)
+    standing = decide_effect(evidence.effect, thresholds, evidence.widened)
     effect_reason = _explain_effect(evidence, standing, thresholds, metric)
     violated = _reasons(evidence.findings, "violated")
     if violated:

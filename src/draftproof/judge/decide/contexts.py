@@ -16,7 +16,7 @@ from draftproof.judge.decide.effects import (
     EffectIndex,
     LoadSpread,
     estimate_ratio,
-    null_difference_at,
+    margin_at,
     spread_at,
 )
 from draftproof.judge.decide.guardrails import GuardrailFinding, find
@@ -42,7 +42,7 @@ def compute_context_bands(
         contexts = measure_contexts(prepared, segment)
         bands = divide_into_bands(contexts, prepared.plan.comparison.minimum_prompts)
         for load in prepared.loads if bands else ():
-            null = null_difference_at(effects, metric, load)
+            null = margin_at(effects, metric, load)
             inside = decisive.cell(segment, load)
             rows += [
                 _evaluate_band(

@@ -17,7 +17,14 @@ from draftproof.judge.observe.columns import number_rows
 from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
-from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, null_difference, paired_ratio
+from draftproof.judge.stats.bootstrap import (
+    RatioEstimate,
+    Statistic,
+    interval_at,
+    noise_margin,
+    null_difference,
+    paired_ratio,
+)
 from draftproof.judge.stats.periods import (
     PeriodSpread,
     ProcessSpread,
@@ -25,7 +32,6 @@ from draftproof.judge.stats.periods import (
     widen_by_periods,
     widen_by_processes,
 )
-from draftproof.judge.stats.permutation import simultaneous_intervals
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
 
@@ -78,6 +84,12 @@ def null_difference_at(effects: EffectIndex, metric: str, load: str) -> float:
     """Return the null difference of a metric over a load, 1 or more; 1 where there is no null arm."""
     null = effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load))
     return null_difference(null.ratio.value, null.standard_error) if null else 1.0
+
+
+def margin_at(effects: EffectIndex, metric: str, load: str) -> float:
+    """Return by which factor the null difference of a metric over a load widens margins, 1 or more."""
+    null = effects.get((metric, *NULL, ALL_SEGMENTS, load))
+    return noise_margin(null_difference_at(effects, metric, load), null.statistic) if null else 1.0
 
 
 def read_direction(ratio: Figure | None, null: float) -> Literal["below", "above"] | None:
@@ -140,7 +152,7 @@ def compare_arms(
         estimate = _estimate(prepared, samples[cell], comparison, metric, cell)
         estimates[cell] = _widen(estimate, spreads[cell[1]], samples[cell])
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
-    joint = widen(family, prepared.plan.comparison.confidence)
+    joint = widen(prepared, family)
     sequence = _widen_in_sequence(prepared, family) if comparison == DECISIVE else {}
     return [
         replace(
@@ -162,7 +174,7 @@ def _widen_in_sequence(
     claims = {
         (cell[0], prepared.sizes[cell[1]].axis) for cell, one in family.items() if one.value is not None
     }
-    return widen(family, prepared.plan.comparison.confidence, len(claims))
+    return widen(prepared, family, len(claims))
 
 
 def choose_interval(effect: Effect, thresholds: Thresholds, null: float) -> Figure:
@@ -176,7 +188,7 @@ def choose_interval(effect: Effect, thresholds: Thresholds, null: float) -> Figu
 
 
 def is_gain(ratio: Figure, thresholds: Thresholds, null: float) -> bool:
-    """Return whether a whole interval is below 1 − the minimum gain by more than two equal services differ."""
+    """Return whether a whole interval is below 1 − minimum gain by more than two equal services differ."""
     return ratio.high is not None and ratio.high * null < 1 - thresholds.minimum_gain
 
 
@@ -205,7 +217,7 @@ def _widen(estimate: RatioEstimate, spread: LoadSpread, sample: _Sample) -> Rati
     wider = widen_by_periods(estimate, spread.blocks, sample.blocks)
     is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
     blocks = sample.blocks if is_in_blocks else None
-    return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks, sample.twins)
+    return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks, twins=sample.twins)
 
 
 def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> Pairs:
@@ -266,7 +278,7 @@ def _estimate(
         statistic=statistic_of(metric, choice.statistic),
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, *comparison, metric, *cell),
-        level=choice.confidence,
+        level=prepared.level_at(cell[1], of_guardrail=metric != choice.metric),
         minimum_clusters=choice.minimum_prompts,
     )
 
@@ -280,17 +292,19 @@ def _spread_at_load(sample: _Sample, luck: ProcessSpread | None) -> LoadSpread:
 
 
 def widen(
-    family: Mapping[CellKey, RatioEstimate], confidence: float, claims: int | None = None
+    prepared: PreparedRun, family: Mapping[CellKey, RatioEstimate], claims: int | None = None
 ) -> dict[CellKey, Figure]:
     """Return, for every cell of a family, the interval that holds jointly over so many claims.
 
-    None: over all cells with an estimate.
+    None: over all cells with an estimate. At every analysis of the cell's load too.
     """
-    joint = simultaneous_intervals(list(family.values()), 1 - confidence, claims)
-    return {
-        cell: to_figure(estimate, low=held.low, high=held.high, level=held.level)
-        for (cell, estimate), held in zip(family.items(), joint, strict=True)
-    }
+    known = [cell for cell, one in family.items() if one.value is not None and one.standard_error is not None]
+    found = {}
+    for cell, estimate in family.items():
+        level = prepared.level_at(cell[1], claims or len(known)) if cell in known else None
+        low, high = interval_at(estimate, level) if level else (None, None)
+        found[cell] = to_figure(estimate, low=low, high=high, level=level)
+    return found
 
 
 def to_effect(

@@ -19,9 +19,9 @@ from draftproof.judge.decide.effects import (
     compare_metric,
     index_effects,
     is_gain,
-    null_difference_at,
+    margin_at,
 )
-from draftproof.judge.decide.forecast import blocks_needed, find_few_blocks
+from draftproof.judge.decide.forecast import find_few_blocks
 from draftproof.judge.decide.guardrails import GuardrailFinding, find
 from draftproof.judge.decide.near_copies import join_near_copies
 from draftproof.judge.metrics.request import METRIC_WORDS
@@ -31,6 +31,7 @@ from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_obse
 from draftproof.judge.observe.run_data import PreparedRun, prepare_run
 from draftproof.judge.results.decide import describe, refer
 from draftproof.judge.results.run import Effect, Figure
+from draftproof.workload.blocks import least_blocks
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 
@@ -47,7 +48,7 @@ def evaluate_gain_eligibility(
         *_find_disturbed_more(prepared),
         *_find_by_attempts(prepared, effects),
         *_find_by_near_copies(prepared, pairs[DECISIVE], effects),
-        *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
+        *_find_few_blocks(prepared, pairs[DECISIVE], least_blocks(is_representative=is_representative)),
         *_find_late_by_itself(prepared),
     ):
         found[cell].append(finding)
@@ -63,7 +64,7 @@ def _find_by_length(
     common = _compare_at_equal_length(prepared, pairs, metric) if gains else {}
     words = METRIC_WORDS[metric]
     for cell, gain in gains.items():
-        null = _null_at(prepared, effects, cell[1])
+        null = _margin_at(prepared, effects, cell[1])
         shift = compute_length_shift(effects[("output_tokens", *DECISIVE, *cell)].ratio, metric)
         text = None
         alike = choose_interval(common[cell], thresholds, null) if cell in common else gain
@@ -85,7 +86,7 @@ def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[C
     """Return the cells whose effect is a gain, with its interval."""
     metric = prepared.plan.comparison.metric
     for load in prepared.loads:
-        null = _null_at(prepared, effects, load)
+        null = _margin_at(prepared, effects, load)
         for segment in prepared.segments:
             gain = choose_interval(
                 effects[(metric, *DECISIVE, segment, load)], prepared.plan.thresholds, null
@@ -94,8 +95,8 @@ def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[C
                 yield (segment, load), gain
 
 
-def _null_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
-    return null_difference_at(effects, prepared.plan.comparison.metric, load)
+def _margin_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
+    return margin_at(effects, prepared.plan.comparison.metric, load)
 
 
 def compute_length_shift(ratio: Figure, metric: str) -> float:
@@ -135,7 +136,7 @@ def _find_contradicted(
         implied = _imply(whole, share)
         if implied.low is None or gain.high is None or implied.low <= gain.high:
             continue
-        null = _null_at(prepared, effects, cell[1])
+        null = _margin_at(prepared, effects, cell[1])
         if not is_gain(implied, prepared.plan.thresholds, null):
             text = (
                 f"Time per token is {describe(gain)} of the baseline's, so end-to-end time would be "
@@ -179,7 +180,7 @@ def _find_by_counting(
         cell, low = (one.segment, one.load), counted.ratio.low
         if cell not in gains or low is None or low <= 1:
             continue
-        null = _null_at(prepared, effects, one.load)
+        null = _margin_at(prepared, effects, one.load)
         chosen = choose_interval(one, prepared.plan.thresholds, null)
         if not is_gain(chosen, prepared.plan.thresholds, null):
             text = (
@@ -244,7 +245,7 @@ def _list_lost(
     read, metric = prepare_run(other), prepared.plan.comparison.metric
     found = index_effects(compare_metric(read, pair_observations(read)[DECISIVE], DECISIVE, metric))
     for cell in gains:
-        null = _null_at(prepared, effects, cell[1])
+        null = _margin_at(prepared, effects, cell[1])
         effect = choose_interval(found[(metric, *DECISIVE, *cell)], prepared.plan.thresholds, null)
         if not is_gain(effect, prepared.plan.thresholds, null):
             yield cell, effect

@@ -22,10 +22,9 @@ from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.workload.blocks import (
-    ENOUGH_BLOCKS,
-    FEWEST_BLOCKS,
     choose_items,
     choose_over_repeats,
+    least_blocks,
     size_block,
 )
 from draftproof.workload.items import Item
@@ -146,7 +145,7 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]
 
 
 def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
-    least = blocks_needed(is_representative=plan.evidence == "representative")
+    least = least_blocks(is_representative=plan.evidence == "representative")
     for one in asked:
         if text := describe_few_planned(one.level, one.once, least):
             yield _at_load(one, text, key="load")
@@ -214,11 +213,6 @@ def _at_load(asked: _Asked, text: str, more: int | None = None, key: str = "work
     return Shortfall(
         text=text, segment=ALL, load=asked.level.name, more=more, evidence=Reference("plan", name=key)
     )
-
-
-def blocks_needed(*, is_representative: bool) -> int:
-    """Return the blocks of a load without which no gain is claimed there."""
-    return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
 
 
 def count_blocks(level: LoadLevel, asked: int) -> int:

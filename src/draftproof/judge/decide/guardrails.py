@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
+from draftproof.judge.decide.effects import CellKey, EffectIndex, margin_at, null_difference_at
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import Figure, Reference, describe, refer
@@ -170,7 +170,14 @@ def evaluate_guardrails(
         evaluate_ends(cell, differences, thresholds, withholds=withholds),
         evaluate_critical(cell, critical, thresholds.critical_errors),
         *(
-            evaluate_time(name, cell, ratio[metric], margin, null_difference_at(effects, metric, cell[1]))
+            evaluate_time(
+                name,
+                cell,
+                ratio[metric],
+                margin,
+                null_difference_at(effects, metric, cell[1]),
+                widened=margin_at(effects, metric, cell[1]),
+            )
             for name, metric, margin in (
                 ("ttft", "ttft_from_schedule_ns", thresholds.ttft_margin),
                 ("e2e", "e2e_from_schedule_ns", thresholds.e2e_margin),
@@ -193,16 +200,25 @@ def evaluate_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: i
 
 
 def evaluate_time(
-    name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0
+    name: str,
+    cell: CellKey,
+    ratio: Figure,
+    margin: float,
+    null: float = 1.0,
+    *,
+    widened: float | None = None,
 ) -> GuardrailFinding:
-    """Evaluate a time's ratio against 1 + margin; `null` is what equal arms differ by there, 1 or more."""
+    """Evaluate a time's ratio against 1 + margin; `null` is what equal arms differ by there, 1 or more.
+
+    `widened`: by which factor that widens the margin; None: by itself.
+    """
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, f"{words} could not be compared", ratio, row)
     span = f"{words} is {describe(ratio)} times the baseline's, at most {1 + margin:.2f} allowed"
     standing: GuardrailOutcome = "held" if ratio.high <= 1 + margin else "open"
-    standing = "violated" if ratio.low > (1 + margin) * null else standing
+    standing = "violated" if ratio.low > (1 + margin) * (widened or null) else standing
     return find(standing, code, span + beside_null(null), row)
 
 
@@ -347,7 +363,10 @@ def _compute_difference(
     prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
     inside, choice, rule = pairs.cell(*cell), prepared.plan.comparison, SHARE_RULES[quantity]
-    margin, level = margin_of(prepared.plan.thresholds, quantity), choice.confidence
+    margin, level = (
+        margin_of(prepared.plan.thresholds, quantity),
+        prepared.level_at(cell[1], of_guardrail=True),
+    )
     votes = count_votes(inside, quantity)
     n = int(sum(votes.values()))
     figure = Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)

@@ -214,7 +214,7 @@ def find_doubts(prepared: PreparedRun, *, is_representative: bool) -> Mapping[st
 def withhold(cell: Cell, evidence: CellEvidence, doubts: Sequence[Doubt], thresholds: Thresholds) -> Cell:
     """Return a cell as decided, inconclusive where a doubt could carry what it says of times, and why."""
     violated = {one.code for one in cell.guardrails if one.standing == "violated"}
-    standing = decide_effect(evidence.effect, thresholds, evidence.null_difference)
+    standing = decide_effect(evidence.effect, thresholds, evidence.widened)
     if cell.status == "invalid" or violated - TIME_CODES:
         return cell
     carried = tuple(one.reason for one in doubts if _carries(one, standing, evidence, thresholds))
@@ -281,7 +281,7 @@ def _carries(doubt: Doubt, standing: CellStatus, evidence: CellEvidence, thresho
         least = 1 - thresholds.minimum_gain
         return evidence.effect.value * math.exp(-max(0.0, doubt.bias.high)) < least <= evidence.effect.value
     shifted = _shift(evidence.effect, doubt.bias.low, doubt.bias.high)
-    return decide_effect(shifted, thresholds, evidence.null_difference) != standing
+    return decide_effect(shifted, thresholds, evidence.widened) != standing
 
 
 def _shift(effect: Figure, low: float, high: float) -> Figure:

@@ -31,6 +31,7 @@ from draftproof.judge.observe.pairs import PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.results.samples import Need, SamplePlan, SampleQuestion
+from draftproof.judge.stats.bootstrap import noise_margin
 from draftproof.judge.stats.permutation import bonferroni_level
 from draftproof.judge.stats.planning import (
     MOST,
@@ -176,8 +177,10 @@ def _check(plan: Plan, question: SampleQuestion) -> None:
 
 
 def _needs_of_gain(ask: _Ask) -> Iterator[Need]:
-    """Yield what the gain takes in every cell, at the level at which all cells hold jointly."""
-    level = bonferroni_level(len(ask.cells), 1 - ask.plan.comparison.confidence)
+    """Yield what the gain takes in every cell, each segment being one claim on each axis of load."""
+    axes = {level.name: level.concurrency is None for level in ask.plan.load}
+    claims = {(segment, axes[load]) for segment, load in ask.cells}
+    level = bonferroni_level(len(claims), 1 - ask.plan.comparison.confidence)
     for cell, have in ask.cells.items():
         yield _need_of_gain(ask, cell, have, level)
 
@@ -186,7 +189,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
     question, metric = ask.question, ask.plan.comparison.metric
     margin = ask.plan.thresholds.minimum_gain
     null = ask.earlier.null_differences.get(cell[1], 1.0) if ask.earlier else 1.0
-    ratio = (1 - question.gain) * null
+    ratio = (1 - question.gain) * noise_margin(null, ask.plan.comparison.statistic)
     if question.statistic == "mean":
         spreads, source = spreads_of_ratio(ask.plan, ask.earlier, cell, metric)
 

@@ -27,7 +27,7 @@ from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import ContextBand, Figure, Reference, refer
 from draftproof.judge.results.run import Cell, Difference, Effect
 from draftproof.judge.results.samples import Need, SamplePlan, Shortfall
-from draftproof.judge.stats.bootstrap import null_difference, paired_ratio
+from draftproof.judge.stats.bootstrap import noise_margin, null_difference, paired_ratio
 from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
 from draftproof.judge.stats.planning import spread_of
 from draftproof.judge.stats.quantiles import beta_quantile, chi_square_quantile, student_quantile
@@ -341,7 +341,8 @@ def shows_no_gain(found: SamplePlan, cell: Cell) -> bool:
     if need.reason is None and need.more == 0:
         return True
     low = cell.effect.low
-    return low is not None and low >= (1 - found.question.gain) * need.null_difference
+    least = (1 - found.question.gain) * noise_margin(need.null_difference, need.statistic)
+    return low is not None and low >= least
 
 
 def _find_gain(found: SamplePlan, cell: CellKey) -> Need | None:

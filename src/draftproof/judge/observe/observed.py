@@ -16,6 +16,7 @@ import msgspec
 
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import (
+    Analysis,
     BehaviourProbe,
     BlockRecord,
     Judgement,
@@ -55,6 +56,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
     notices: tuple[Notice, ...] = ()
+    analyses: tuple[Analysis, ...] = ()
     torn_lines: int = 0
 
 

@@ -88,6 +88,7 @@ class Pairs(Sequence[Pair]):
         mine: Ints,
         theirs: Ints,
         is_same: Bools,
+        *,
         passed: Floats | None = None,
         twins: Ints | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class Pairs(Sequence[Pair]):
 
     def _choose(self, kept: "Bools | slice") -> "Pairs":
         mine, theirs, twins = self.mine[kept], self.theirs[kept], self.twins[kept]
-        return Pairs(self.columns, mine, theirs, self.is_same[kept], self._passed, twins)
+        return Pairs(self.columns, mine, theirs, self.is_same[kept], passed=self._passed, twins=twins)
 
     @property
     def passed(self) -> Floats:
@@ -130,11 +131,11 @@ class Pairs(Sequence[Pair]):
 
     def with_passed(self, passed: Floats) -> "Pairs":
         """Return the same pairs, with what else tells whether an answer is as it should be."""
-        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed, self.twins)
+        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed=passed, twins=self.twins)
 
     def with_twins(self, twins: Ints | None) -> "Pairs":
         """Return the same pairs with what the null arm answered, shape (pairs,); None: without."""
-        return Pairs(self.columns, self.mine, self.theirs, self.is_same, self._passed, twins)
+        return Pairs(self.columns, self.mine, self.theirs, self.is_same, passed=self._passed, twins=twins)
 
     @cached_property
     def is_ok(self) -> Bools:

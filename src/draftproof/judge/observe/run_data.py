@@ -7,12 +7,13 @@ in an order that does not depend on the order on disk. Judges nothing.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import msgspec
 import numpy as np
 
 from draftproof.core.records import (
+    Analysis,
     BlockRecord,
     Judgement,
     RequestRecord,
@@ -45,10 +46,11 @@ from draftproof.judge.observe.observed import (
     without_repeats,
 )
 from draftproof.judge.stats.resampling import Ints
+from draftproof.judge.stats.spending import repeated_level
 from draftproof.plan.limits import LoadSize, measure_sizes
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
-from draftproof.workload.blocks import choose_items
+from draftproof.workload.blocks import Block, choose_items, least_blocks, plan_blocks
 from draftproof.workload.checks import CheckResult, evaluate_checks
 from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
@@ -144,15 +146,73 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def planned(self) -> dict[tuple[str, str], int]:
-        """Requests that each arm is asked, by load and segment, all segments included."""
+        """Requests that each arm is asked, by load and segment, all segments included.
+
+        At a load that an analysis ended these are the requests of the blocks that it had.
+        """
         found: Counter[tuple[str, str]] = Counter()
         plan, dimensions = self.plan, self.plan.workload.segment_by
+        items = {item.id: item for item in self.run.items}
+        ended = find_ended(self.run.analyses)
+        for load, count in ended.items():
+            for item_id in chain.from_iterable(block.item_ids for block in self.planned_blocks[load][:count]):
+                found[load, segment_key(items[item_id], dimensions)] += items[item_id].turns
+                found[load, ALL_SEGMENTS] += items[item_id].turns
         for level in plan.load:
-            for repeat in range(level.repeats):
+            for repeat in range(level.repeats if level.name not in ended else 0):
                 for item in choose_items(self.run.items, level, repeat, plan.seed, dimensions):
                     found[level.name, segment_key(item, dimensions)] += item.turns
                     found[level.name, ALL_SEGMENTS] += item.turns
         return found
+
+    @cached_property
+    def planned_blocks(self) -> dict[str, list[Block]]:
+        """The blocks of each load in the order in which they are run."""
+        plan, found = self.plan, defaultdict[str, list[Block]](list)
+        for block in plan_blocks(
+            self.run.items, plan.load, ("baseline",), plan.seed, plan.workload.segment_by
+        ):
+            found[block.load].append(block)
+        return dict(found)
+
+    @cached_property
+    def analysis_times(self) -> dict[str, tuple[float, ...]]:
+        """The analyses that each load has had, as shares of its blocks; none in a run of a fixed size.
+
+        A load that was broken off between two analyses is analysed once more where it stands.
+        """
+        plan = self.plan
+        if plan.sequential is None:
+            return {}
+        least, found = least_blocks(is_representative=plan.evidence == "representative"), {}
+        arms = [arm for arm in ("baseline", "candidate") if arm in self.arms]
+        for load, blocks in self.planned_blocks.items():
+            whole = set[int].intersection(
+                *(
+                    {
+                        one.block
+                        for one in self.periods.values()
+                        if (one.load, one.arm) == (load, arm) and one.completed
+                    }
+                    for arm in arms
+                )
+            )
+            done = [one for one in plan.sequential.list_points(len(blocks), least) if one <= len(whole)]
+            points = done if not whole or len(whole) in done else [*done, len(whole)]
+            found[load] = tuple(point / len(blocks) for point in points)
+        return found
+
+    def level_at(self, load: str, claims: int = 1, *, of_guardrail: bool = False) -> float:
+        """Return the level that an interval at a load needs for `claims` of them to hold together.
+
+        With the plan's confidence, at every analysis that the load has had.
+        """
+        alpha = (1 - self.plan.comparison.confidence) / max(1, claims)
+        times = self.analysis_times.get(load)
+        if not times or self.plan.sequential is None:
+            return 1 - alpha
+        spending = "pocock" if of_guardrail else self.plan.sequential.spending
+        return repeated_level(alpha, times, spending)
 
     @cached_property
     def columns(self) -> Columns:
@@ -182,6 +242,11 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def level(self, load: str) -> LoadLevel:
         """Return a load level of the plan."""
         return next(level for level in self.plan.load if level.name == load)
+
+
+def find_ended(analyses: Iterable[Analysis]) -> dict[str, int]:
+    """Return load -> blocks after which an analysis ended it."""
+    return {one.load: one.blocks for one in analyses if one.ended}
 
 
 def prepare_run(run: RunData) -> PreparedRun:

@@ -347,6 +347,15 @@ def null_difference(ratio: float | None, standard_error: float | None) -> float:
     return math.exp(math.sqrt(max(0.0, excess)))
 
 
+def noise_margin(null: float, statistic: str) -> float:
+    """Return by which factor a margin is widened where two equal arms differ by `null`, 1 or more.
+
+    A mean is held against both, and the nearer of them is half their difference away: an effect is to exceed
+    the difference from there on.
+    """
+    return null**1.5 if statistic == "mean" else null
+
+
 def compare_with_null(
     effect: tuple[float | None, float | None], null: tuple[float | None, float | None]
 ) -> tuple[float | None, bool | None]:

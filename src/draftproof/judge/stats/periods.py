@@ -252,18 +252,19 @@ def widen_by_processes(
     mine: npt.ArrayLike,
     theirs: npt.ArrayLike,
     blocks: npt.ArrayLike | None = None,
+    *,
     twins: npt.ArrayLike | None = None,
 ) -> RatioEstimate:
     """Return an estimate whose error takes in that of its processes; itself where nothing is known of them.
 
     `mine`, `theirs`, shape (pairs,): the process that answered in each arm; one that answered for both moves
     no ratio. `twins`: the process of the second answer of which, with `theirs`, each denominator is the mean;
-    None: there is no second. `blocks`, shape (pairs,), where the variance between blocks has what processes do to them; None:
-    it has not.
+    None: there is no second. `blocks`, shape (pairs,), where the variance between blocks has what processes
+    do to them; None: it has not.
     """
     if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
         return estimate
-    added = spread.variance * weigh_processes(mine, theirs, blocks, twins)
+    added = spread.variance * weigh_processes(mine, theirs, blocks, twins=twins)
     return _add_variance(estimate, added, spread.degrees) if added else estimate
 
 
@@ -271,6 +272,7 @@ def weigh_processes(
     mine: npt.ArrayLike,
     theirs: npt.ArrayLike,
     blocks: npt.ArrayLike | None = None,
+    *,
     twins: npt.ArrayLike | None = None,
 ) -> float:
     """Return by what the variance between processes enters that of a mean log ratio.

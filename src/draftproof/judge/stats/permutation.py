@@ -144,15 +144,14 @@ NOT_ESTIMATED = SimultaneousInterval(None, None, None)
 
 
 def simultaneous_intervals(
-    estimates: Sequence[RatioEstimate], alpha: float, claims: int | None = None
+    estimates: Sequence[RatioEstimate], alpha: float
 ) -> tuple[SimultaneousInterval, ...]:
     """Widen the intervals of a family so that all of them hold at once; in the order given.
 
-    Comparisons without an estimate make no claim and do not count in the family's size, which is `claims`
-    where it is stated.
+    Comparisons without an estimate make no claim and do not count in the family's size.
     """
     known = [one.value is not None and one.standard_error is not None for one in estimates]
-    level = bonferroni_level(sum(known) if claims is None else claims, alpha)
+    level = bonferroni_level(sum(known), alpha)
     return tuple(
         SimultaneousInterval(*interval_at(one, level), level) if is_known else NOT_ESTIMATED
         for one, is_known in zip(estimates, known, strict=True)

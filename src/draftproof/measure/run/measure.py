@@ -17,15 +17,18 @@ import msgspec
 
 from draftproof.core.clock import NS_PER_S, ClockReading, compare_clocks, monotonic_ns, read_clocks
 from draftproof.core.errors import EngineError, IncompatibleError
-from draftproof.core.records import BehaviourProbe, BlockRecord, Warmup
+from draftproof.core.records import Analysis, BehaviourProbe, BlockRecord, Warmup
+from draftproof.judge.decide.analyses import analyse
 from draftproof.judge.inform.unmeasured import note_change
 from draftproof.judge.observe.attempts import PeriodCount
 from draftproof.judge.observe.observed import RunData, Spans
+from draftproof.judge.observe.run_data import find_ended
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Period, periods_of
 from draftproof.measure.load.request_runner import LoadSettings, MaskingSink
 from draftproof.measure.load.warmup import Route, Warmer
 from draftproof.measure.load.workers.pool import WorkerPool
+from draftproof.measure.run.analysis_schedule import make_schedule
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.period_runner import PeriodRunner
 from draftproof.measure.run.progress import Interrupted, Progress, unless_stopped
@@ -40,7 +43,7 @@ from draftproof.services.arms.behaviour_probes import LAST_PROBE, Bench, run_pro
 from draftproof.services.telemetry.host import HostReader
 from draftproof.services.telemetry.sampler import Sampler, Target
 from draftproof.store import RunDirectory
-from draftproof.workload.blocks import plan_blocks
+from draftproof.workload.blocks import Block, plan_blocks
 from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
 
@@ -86,11 +89,18 @@ async def _probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str) -
             await transport.close()
 
 
-def plan_periods(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Period, ...]:
-    """Return every period of a run in order: a pure function of plan, items and seed."""
-    blocks = plan_blocks(
+def plan_periods(
+    plan: Plan, items: tuple[Item, ...], arms: Collection[str], analyses: Collection[Analysis] = ()
+) -> tuple[Period, ...]:
+    """Return every period of a run in order: a pure function of plan, items, seed and what analyses ended."""
+    planned = plan_blocks(
         items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
     )
+    blocks, ended, had = list[Block](), find_ended(analyses), Counter[str]()
+    for block in planned:
+        had[block.load] += 1
+        if had[block.load] <= ended.get(block.load, len(planned)):
+            blocks.append(block)
     levels = {level.name: level for level in plan.load}
     return tuple(
         period
@@ -116,24 +126,23 @@ async def measure(
     requests are recorded as failures; IncompatibleError: it came back as another one; StoreError: the journal
     cannot be written; Interrupted: stopped while an arm started or was probed.
     """
-    periods = plan_periods(service_group.plan, items, service_group.arms)
-    loop = _Loop(run, service_group, periods, items, contents=run.load(), progress=progress, watch=watch)
+    contents = run.load()
+    periods = plan_periods(service_group.plan, items, service_group.arms, contents.analyses)
+    loop = _Loop(run, service_group, periods, items, contents=contents, progress=progress, watch=watch)
     stop = watch.halt
     last_of = {period.arm: period for period in loop.missing}
-    done = len(periods) - len(loop.missing)
     progress.watch(loop.board)
     try:
         for period in loop.list_left(periods):
             if stop.is_set():
                 break
             progress.advance(*loop.board.count_periods()[:2], f"{period.load}: {period.arm}")
-            is_complete = await loop.take(period)
-            done += is_complete and not period.attempt
+            await loop.take(period)
             if service_group.takes_turns and period is last_of[period.arm]:
                 await _probe(run, service_group, (period.arm,), progress, stop)
                 progress.phase("Measuring")
                 progress.watch(loop.board)
-        if done == len(periods):
+        if not loop.missing:
             loop.check_repeated()
             await _probe(run, service_group, service_group.arms, progress, stop)
     except Interrupted as stopped:
@@ -222,7 +231,7 @@ async def _probe(
 class _Loop:
     """Carries what all periods share: transport, journal, items, who is warm, and who watches.
 
-    `missing` are the periods, of those given, that the contents of the run do not have yet.
+    `missing` are the periods, of those given, that the run does not have yet.
     """
 
     def __init__(
@@ -277,16 +286,36 @@ class _Loop:
         )
         self._restarts = Restarts(plan.limits.restarts, tuple(periods), service_group.start_s)
         self._repeats = list_repeats(service_group.plan, periods, contents.blocks)
+        self._schedule = make_schedule(plan, periods, contents)
 
     def list_left(self, periods: Iterable[Period]) -> Iterator[Period]:
         """Yield what is missing of some periods, and after each block what of it is measured once more."""
         missing = {period.key for period in self.missing}
         for _, block in groupby(periods, key=lambda period: period.block):
             own = tuple(block)
+            if self._schedule.has_ended(own[0].load):
+                continue
             yield from (period for period in own if period.key in missing)
             again = self._repeats.list_due(own)
             self.board.add_periods(again)
             yield from again
+            self._analyse(own[0])
+
+    def _analyse(self, period: Period) -> None:
+        """Analyse a load where that is due after the block of a period; what it ends is not missing."""
+        load = period.load
+        if self._stop.is_set() or not self._schedule.is_due(load, period.block, monotonic_ns()):
+            return
+        found = analyse(
+            self._run.load(), load, at_ns=monotonic_ns(), is_over=self._schedule.is_over(monotonic_ns())
+        )
+        self._run.append_beside(found)
+        self._schedule.note(found)
+        self._progress.analysed(found)
+        if found.ended:
+            left = [one for one in self.missing if one.load == load]
+            self.missing = [one for one in self.missing if one.load != load]
+            self.board.drop_periods(left)
 
     def check_repeated(self) -> None:
         """Do nothing if no period is left that is to be taken once more.
@@ -313,6 +342,8 @@ class _Loop:
             block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
         self._run.journal.append(block)
         self._repeats.note(block)
+        if block.completed:
+            self.missing = [one for one in self.missing if one.key != period.key or period.attempt]
         view = self.board.end_period(block)
         self._progress.period_ended(view)
         await self._watch.period_ended(block, view)

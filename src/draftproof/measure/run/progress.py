@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 if TYPE_CHECKING:  # a terminal need not wait for the statistics
-    from draftproof.core.records import Notice, Warmup
+    from draftproof.core.records import Analysis, Notice, Warmup
     from draftproof.measure.run.progress_model import PeriodView, ProgressModel
 
 
@@ -57,6 +57,9 @@ class Progress:
 
     def noticed(self, notice: "Notice") -> None:
         """The run has something to say of its own chances."""
+
+    def analysed(self, analysis: "Analysis") -> None:
+        """A load was analysed while the run went on."""
 
 
 Value = TypeVar("Value")

@@ -255,6 +255,15 @@ class ProgressModel:
             self._left[period.load, period.arm] += left
         self.version += 1
 
+    def drop_periods(self, periods: Iterable[Period]) -> None:
+        """Plan no more the periods of a load that an analysis ended; none of them has begun."""
+        for period in periods:
+            count = self._count(period)
+            self._periods -= 1
+            self._planned[period.arm] -= count
+            self._left[period.load, period.arm] -= self._count_open(period)
+        self.version += 1
+
     def set_state(self, arm: str, state: ArmState) -> None:
         """Say what an arm does now."""
         self._states[arm] = state

@@ -103,7 +103,7 @@ def _is_measured(contents: RunData) -> bool:
     Probes of behaviour that were begun must be finished; a run from before there were any needs none.
     """
     arms = list_arms(contents.plan)
-    periods = plan_periods(contents.plan, contents.items, arms)
+    periods = plan_periods(contents.plan, contents.items, arms, contents.analyses)
     if has_other_blocks(periods, contents.blocks):
         return _is_measured_otherwise(contents, len(periods))
     items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}

@@ -336,7 +336,9 @@ def render_documents(
 def count_periods(contents: RunData) -> PeriodCount:
     """Return how many of the plan's periods have a record that they ended."""
     arms = list_arms(contents.plan)
-    wanted = {(one.block, one.arm) for one in plan_periods(contents.plan, contents.items, arms)}
+    wanted = {
+        (one.block, one.arm) for one in plan_periods(contents.plan, contents.items, arms, contents.analyses)
+    }
     whole = [one for one in contents.blocks if one.completed]
     ended, twice = (
         wanted & {(one.block, one.arm) for one in whole if one.attempt == attempt} for attempt in (0, 1)

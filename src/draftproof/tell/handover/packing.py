@@ -16,7 +16,7 @@ import msgspec
 import draftproof
 from draftproof.core.build import source_sha256
 from draftproof.core.errors import DraftproofError, InvalidRunError, StoreError, UsageError
-from draftproof.core.records import BehaviourProbe, Judgement, Notice, RequestRecord, Warmup
+from draftproof.core.records import Analysis, BehaviourProbe, Judgement, Notice, RequestRecord, Warmup
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import APPROVING, Results
 from draftproof.plan.environment import find_secrets
@@ -109,11 +109,12 @@ def _write_lines_of_tables(directory: RunDirectory, stage: Path) -> None:
     contents = directory.load()
     records = sort_as_written(contents.records, contents.blocks)
     _write(stage / "journal" / "records.jsonl", map(encode_line, records))
-    beside_requests: dict[str, Sequence[Judgement | BehaviourProbe | Warmup | Notice]] = {
+    beside_requests: dict[str, Sequence[Judgement | BehaviourProbe | Warmup | Notice | Analysis]] = {
         "judgements": contents.judgements,
         "behaviour": contents.behaviours,
         "warmups": contents.warmups,
         "notices": contents.notices,
+        "analyses": contents.analyses,
     }
     for name, beside in beside_requests.items():
         if beside:
