@@ -25,13 +25,13 @@ def rows(found, aim, load="low"):
 
 
 def test_before_a_run_every_cell_has_the_numbers_of_the_assumed_spreads(world):
-    """Four cells: each needs what the planning function says at the level 1 − 0.05/4."""
+    """Two segments at two loads: each cell needs what the planning function says at the level 1 − 0.05/2."""
     run = world().run()
     found = plan_samples(run.plan, run.items, ASKED)
     gains = [need for need in found.needs if need.aim == "gain"]
     assert len(gains) == found.cells == 4
     for need in gains:
-        assert need.level == pytest.approx(1 - 0.05 / 4)
+        assert need.level == pytest.approx(1 - 0.05 / 2)
         assert need.source == "assumed"
         assert need.needed == tuple(
             max(6, prompts_needed(log_spread=one, ratio=0.9, margin=0.05, level=need.level, power=0.8))
@@ -40,13 +40,19 @@ def test_before_a_run_every_cell_has_the_numbers_of_the_assumed_spreads(world):
         assert need.more == need.needed[-1] - 20
 
 
-def test_more_cells_take_more_prompts(world):
-    """The level that holds over twelve loads is stricter than over one, so the number rises."""
-    few = world(loads=(("low", 1),)).run()
-    many = world(loads=tuple((f"l{n}", n) for n in range(1, 13))).run()
-    one = plan_samples(few.plan, few.items, ASKED).needs[0]
-    other = plan_samples(many.plan, many.items, ASKED).needs[0]
-    assert other.needed[-1] > one.needed[-1]
+def test_more_segments_take_more_prompts_and_more_loads_do_not(world):
+    """The level that holds over twelve segments is stricter; loads are tested in sequence at one level."""
+    few, loads, segments = (
+        world(**given).run()
+        for given in (
+            {"loads": (("low", 1),)},
+            {"loads": tuple((f"l{n}", n) for n in range(1, 13))},
+            {"loads": (("low", 1),), "segments": tuple(f"s{n}" for n in range(12))},
+        )
+    )
+    one, same, more = (plan_samples(run.plan, run.items, ASKED).needs[0] for run in (few, loads, segments))
+    assert one.needed == same.needed
+    assert more.needed[-1] > one.needed[-1]
 
 
 def test_a_mix_of_classes_has_what_its_shares_leave(world):

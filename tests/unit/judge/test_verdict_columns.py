@@ -10,7 +10,7 @@ from draftproof.judge.decide.effects import (
     compare_arms,
 )
 from draftproof.judge.decide.guardrails import QUANTITIES, compute_differences, count_votes
-from draftproof.judge.observe.pairs import DECISIVE, pair_observations
+from draftproof.judge.observe.pairs import DECISIVE, NULL, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, prepare_run
 
 
@@ -45,13 +45,22 @@ def prepared():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
-    """Every cell's ratio is the one estimated from the pairs of that cell."""
+    """Every cell's ratio is the one of its pairs, each held against the mean of two equal answers."""
+    twins = {
+        pair.versus.record.request_id: pair.arm for pair in pair_observations(prepared)[NULL] if pair.arm.timed
+    }
     pairs = pair_observations(prepared)[DECISIVE]
     for effect in compare_arms(prepared, pairs, DECISIVE, metric, prepared.columns.metric(metric)):
         cell = (effect.segment, effect.load)
         seen = [pair for pair in in_cell(list(pairs), *cell) if pair.timed]
-        both = [(read(pair.arm, metric), read(pair.versus, metric), pair.item_id) for pair in seen]
-        known = [one for one in both if None not in one]
+        both = [(read(pair.arm, metric), read(pair.versus, metric), pair) for pair in seen]
+        known = [
+            (above, (below + (twin if twin is not None else below)) / 2, pair.item_id)
+            for above, below, pair in both
+            if None not in (above, below)
+            for other in [twins.get(pair.versus.record.request_id)]
+            for twin in [None if other is None else read(other, metric)]
+        ]
         ratio = sum(above for above, _, _ in known) / sum(below for _, below, _ in known)
         assert effect.ratio.value == pytest.approx(ratio)
         assert (effect.pairs, effect.prompts) == (len(known), len({item for _, _, item in known}))

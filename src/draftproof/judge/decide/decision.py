@@ -27,7 +27,7 @@ from draftproof.judge.decide.guardrails import (
     find_low_agreement,
     index_differences,
 )
-from draftproof.judge.decide.outcome import NO_GAIN, decide, is_admissible, is_settled
+from draftproof.judge.decide.outcome import decide, is_admissible, is_settled
 from draftproof.judge.decide.preceding import Doubt, find_doubts, withhold
 from draftproof.judge.decide.samples import plan_from_run
 from draftproof.judge.decide.spreads import shows_no_gain
@@ -72,7 +72,7 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def shows_no_gain(self, cell: Cell) -> bool:
         """Return whether a cell shows that it has no gain, or would have shown one of the size asked for."""
-        if cell.status in NO_GAIN or is_settled(cell) or self.samples is None:
+        if cell.status in ("harm", "no_gain") or is_settled(cell) or self.samples is None:
             return True
         return shows_no_gain(self.samples, cell)
 

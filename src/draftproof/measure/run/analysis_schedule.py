@@ -15,8 +15,8 @@ SECONDS_PER_MINUTE = 60
 class AnalysisSchedule:
     """Knows after which blocks each load is analysed, and what the analyses so far have ended.
 
-    `blocks`, by load: the numbers of all of its blocks in order. After the last one comes no analysis: the run
-    is over then. `least`: blocks that a gain takes.
+    `blocks`, by load: the numbers of all of its blocks in order; after the last one the run is over, and no
+    analysis is due. `least`: blocks that a gain takes.
     """
 
     def __init__(
