@@ -46,9 +46,8 @@ def prepared():
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
     """Every cell's ratio is the one of its pairs, each held against the mean of two equal answers."""
-    twins = {
-        pair.versus.record.request_id: pair.arm for pair in pair_observations(prepared)[NULL] if pair.arm.timed
-    }
+    null = pair_observations(prepared)[NULL]
+    twins = {pair.versus.record.request_id: pair.arm for pair in null if pair.arm.timed}
     pairs = pair_observations(prepared)[DECISIVE]
     for effect in compare_arms(prepared, pairs, DECISIVE, metric, prepared.columns.metric(metric)):
         cell = (effect.segment, effect.load)

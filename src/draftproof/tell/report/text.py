@@ -339,7 +339,7 @@ def _identity(results: Results) -> list[str]:
 
 
 _TITLES = {
-    "gain": "A gain in every cell ({level}, for all cells together)",
+    "gain": "A gain in every cell ({level}, for all tasks together)",
     "tail": "The tail is no worse than its margin, over each load ({level})",
     "share": "Failures, checks and ends of answers are no worse than their margins, over each load ({level})",
 }

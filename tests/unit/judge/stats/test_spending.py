@@ -33,7 +33,7 @@ def test_one_analysis_of_all_is_an_ordinary_interval(alpha):
 
 @pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
 def test_a_walk_without_drift_crosses_as_often_as_the_error_says(spending):
-    """Of 400,000 simulated score processes the error's share crosses anywhere, within four standard errors."""
+    """Of 400,000 simulated processes the error's share crosses anywhere, within four standard errors."""
     times, alpha, walks = (0.4, 0.7, 1.0), 0.025, 400_000
     rng = np.random.default_rng(7)
     steps = np.diff((0.0, *times))
