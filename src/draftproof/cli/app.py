@@ -25,6 +25,7 @@ from draftproof.cli.plan import plan
 from draftproof.cli.rules import rules
 from draftproof.cli.run import WAIT_MINUTES, WAIT_OPTION, demo, run
 from draftproof.cli.samples import samples
+from draftproof.cli.screen import screen
 from draftproof.cli.serve import fetch, serve
 from draftproof.cli.verdict import judge, report, verdict
 from draftproof.cli.verify import verify
@@ -50,6 +51,7 @@ COMMANDS = (
     (verify, "Example: draftproof verify run1.tar --public-key signer.pub --deployment plan.toml"),
     (samples, "Example: draftproof samples plan.toml --gain 0.10 --run run1"),
     (costs, "Example: draftproof costs plan.toml --draft-lengths 2,4 --batches 1,8 --run run1"),
+    (screen, "Example: draftproof screen run1 --methods ngram,attached --k 1-8"),
     (rules, "Example: draftproof rules run1 --job vllm-spec --holdout-job vllm-plain"),
     (client_check, "Example: draftproof client-check --streams 128 --chunks-per-s 4000"),
     (fetch, "Example: draftproof fetch"),

@@ -423,3 +423,25 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     futile: tuple[str, ...] = ()
     ended: Literal["settled", "futile", "budget"] | None = None
     at_ns: int = 0
+
+
+class ScreenedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What decoding one answer would take with a drafter, expected given its text; a row of a screening.
+
+    `method`: the drafter's family, and its name where it is not the one that ships. `tokens`: those after the
+    first, which comes from the prefill. `rounds`: decode steps that commit them, of which `drafting_rounds`
+    draft `drafted` tokens. `reached[i]`: rounds that have a draft i and accept all before it; `kept[i]`:
+    those of them that accept draft i too.
+    """
+
+    item_id: str
+    segment: str
+    method: str
+    draft_length: int
+    tokens: int
+    rounds: float
+    drafting_rounds: float
+    drafted: float
+    reached: tuple[float, ...]
+    kept: tuple[float, ...]
+    conversation_turn: int = 0

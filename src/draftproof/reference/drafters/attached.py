@@ -100,7 +100,7 @@ class AttachedHead:
         """
         sequence = self._sequences.get(request_id)
         if sequence is None or start > sequence.known_until:
-            sequence = self._sequences[request_id] = _Sequence(SequenceCache(self._shape), first=start)
+            sequence = self._sequences[request_id] = _Sequence(self.new_cache(), first=start)
         if start < sequence.known_until:
             raise ValueError(f"states from position {start} on where {sequence.known_until} was next")
         sequence.states.append(states)
@@ -115,7 +115,7 @@ class AttachedHead:
         following: list[int] = []  # the token behind each of these positions
         for sequence, context in zip(self._batch, contexts, strict=True):
             following += context.token_ids[sequence.fed_until + 1 :]
-        fused = self._kernels.linear(torch.cat(states).flatten(1), self._weights.fuse)
+        fused = self._fuse(torch.cat(states))
         logits = self._feed(self._batch, [len(rows) for rows in states], fused, following)
         for sequence in self._batch:
             sequence.settle()
@@ -145,6 +145,28 @@ class AttachedHead:
             raise ValueError(f"states of {known} positions for {len(context.token_ids)} tokens")
         return sequence
 
+    def new_cache(self) -> SequenceCache:
+        """Return an empty cache of one text."""
+        return SequenceCache(self._shape)
+
+    def read(self, batch: RaggedBatch, states: torch.Tensor, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return the head's outputs [tokens, hidden] at new positions of texts; their caches grow by them.
+
+        `states`: the target's at these positions, [tokens, taps, hidden]. `token_ids`: the token behind each.
+        """
+        return self._run(batch, self._fuse(states), token_ids)
+
+    def follow(
+        self, caches: Sequence[SequenceCache], states: torch.Tensor, token_ids: Sequence[int]
+    ) -> torch.Tensor:
+        """Return the head's outputs [rows, hidden] behind its own states [rows, hidden], one token each."""
+        return self._run(RaggedBatch([(cache, 1) for cache in caches]), states, token_ids)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [rows, draft vocab] from the head's outputs [rows, hidden]."""
+        kernels, weights = self._kernels, self._weights
+        return kernels.linear(kernels.rms_norm(hidden, weights.final_norm, weights.eps), weights.output)
+
     def _feed(
         self,
         sequences: Sequence[_Sequence],
@@ -152,8 +174,17 @@ class AttachedHead:
         states: torch.Tensor,
         token_ids: Sequence[int],
     ) -> torch.Tensor:
-        kernels, weights = self._kernels, self._weights
         batch = RaggedBatch(list(zip([one.cache for one in sequences], counts, strict=True)))
+        last = batch.last_rows(self._run(batch, states, token_ids))
+        for sequence, row in zip(sequences, last, strict=True):
+            sequence.state = row
+        return self.logits(last)
+
+    def _fuse(self, states: torch.Tensor) -> torch.Tensor:
+        return self._kernels.linear(states.flatten(1), self._weights.fuse)
+
+    def _run(self, batch: RaggedBatch, states: torch.Tensor, token_ids: Sequence[int]) -> torch.Tensor:
+        kernels, weights = self._kernels, self._weights
         state = kernels.rms_norm(states, weights.state_norm, weights.eps)
         embedding = kernels.rms_norm(self._target.embed(token_ids), weights.embedding_norm, weights.eps)
         hidden = kernels.linear(torch.cat((embedding, state), dim=-1), weights.mix)  # [tokens, hidden]
@@ -167,7 +198,4 @@ class AttachedHead:
             eps=weights.eps,
         )
         batch.advance()
-        last = batch.last_rows(hidden)
-        for sequence, row in zip(sequences, last, strict=True):
-            sequence.state = row
-        return kernels.linear(kernels.rms_norm(last, weights.final_norm, weights.eps), weights.output)
+        return hidden

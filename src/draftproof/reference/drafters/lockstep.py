@@ -201,7 +201,7 @@ class DraftModel:
     def begin(self, contexts: Sequence[DraftContext]) -> torch.Tensor:
         """Drop what was rejected, feed what is new, and return [sequences, draft vocab] logits."""
         self._batch = [
-            self._sequences.setdefault(context.request_id, _Sequence(SequenceCache(self._shape)))
+            self._sequences.setdefault(context.request_id, _Sequence(self.new_cache()))
             for context in contexts
         ]
         pending = []
@@ -225,16 +225,29 @@ class DraftModel:
         """Free a sequence's cache."""
         self._sequences.pop(request_id, None)
 
-    def _feed(self, sequences: Sequence[_Sequence], pending: Sequence[list[int]]) -> torch.Tensor:
-        counts = [len(token_ids) for token_ids in pending]
-        batch = RaggedBatch(list(zip([one.cache for one in sequences], counts, strict=True)))
-        hidden = self._decoder.embed([token_id for token_ids in pending for token_id in token_ids])
+    def new_cache(self) -> SequenceCache:
+        """Return an empty cache of one text."""
+        return SequenceCache(self._shape)
+
+    def read(self, batch: RaggedBatch, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return [tokens, hidden] of the new tokens of some texts; their caches grow by them."""
+        hidden = self._decoder.embed(token_ids)
         layers = range(len(self._decoder.layers))
         hidden = self._decoder.run(hidden, batch, layers, self._decoder.angles(batch))
         batch.advance()
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [rows, draft vocab] from [rows, hidden]."""
+        return self._decoder.logits(hidden)
+
+    def _feed(self, sequences: Sequence[_Sequence], pending: Sequence[list[int]]) -> torch.Tensor:
+        counts = [len(token_ids) for token_ids in pending]
+        batch = RaggedBatch(list(zip([one.cache for one in sequences], counts, strict=True)))
+        hidden = self.read(batch, [token_id for token_ids in pending for token_id in token_ids])
         for sequence, token_ids in zip(sequences, pending, strict=True):
             sequence.fed += token_ids
-        return self._decoder.logits(batch.last_rows(hidden))
+        return self.logits(batch.last_rows(hidden))
 
 
 def _common_prefix(fed: Sequence[int], committed: Sequence[int], settled: int) -> int:

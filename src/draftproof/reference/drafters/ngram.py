@@ -2,6 +2,7 @@
 
 The longest suffix, from `ngram_max` down to `ngram_min` tokens, is looked up among earlier n-grams; what
 followed the most recent match is the draft (prompt lookup decoding, Saxena 2023). Sequences share nothing.
+Other engines take the earliest match (vLLM, `v1/spec_decode/ngram_proposer.py`).
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,17 @@ from draftproof.reference.proposer import DraftContext, Drafts
 
 
 class NgramIndex:
-    """Where each n-gram of one growing sequence last ended."""
+    """Where each n-gram of one growing sequence last ended; first, if the `earliest` match is wanted."""
 
-    def __init__(self, ngram_min: int, ngram_max: int) -> None:
+    def __init__(self, ngram_min: int, ngram_max: int, *, earliest: bool = False) -> None:
         if not 1 <= ngram_min <= ngram_max:
             raise UsageError(
                 f"ngram_min {ngram_min} and ngram_max {ngram_max} do not fit together",
                 fix="use 1 <= ngram_min <= ngram_max",
             )
         self._lengths = range(ngram_max, ngram_min - 1, -1)
-        self._last_end: dict[tuple[int, ...], int] = {}
+        self._end: dict[tuple[int, ...], int] = {}
+        self._earliest = earliest
         self._indexed_tokens = 0
 
     def extend(self, token_ids: Sequence[int]) -> None:
@@ -28,15 +30,16 @@ class NgramIndex:
         for end in range(self._indexed_tokens + 1, len(token_ids)):
             for length in self._lengths:
                 if length <= end:
-                    self._last_end[tuple(token_ids[end - length : end])] = end
+                    ngram = tuple(token_ids[end - length : end])
+                    self._end[ngram] = self._end.get(ngram, end) if self._earliest else end
         self._indexed_tokens = max(self._indexed_tokens, len(token_ids) - 1)
 
     def lookup(self, token_ids: Sequence[int], max_draft_tokens: int) -> list[int]:
-        """Return up to `max_draft_tokens` that followed the longest, most recent match; none if no match."""
+        """Return up to `max_draft_tokens` that followed the longest match; none if no match."""
         for length in self._lengths:
             if length >= len(token_ids):
                 continue
-            end = self._last_end.get(tuple(token_ids[-length:]))
+            end = self._end.get(tuple(token_ids[-length:]))
             if end is not None:
                 return list(token_ids[end : end + max_draft_tokens])
         return []

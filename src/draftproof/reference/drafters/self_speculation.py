@@ -70,7 +70,7 @@ class SelfSpeculation:
 
     def extend(self, rows: Sequence[int], token_ids: Sequence[int]) -> torch.Tensor:
         """Run the layers over one draft of each sequence."""
-        return self._feed([self._batch[row][0] for row in rows], [[token_id] for token_id in token_ids])
+        return self.follow([self._batch[row][0] for row in rows], token_ids)
 
     def end(self) -> None:
         """Give the target's caches back as they were."""
@@ -81,15 +81,25 @@ class SelfSpeculation:
     def release(self, request_id: str) -> None:
         """Nothing is kept for a sequence."""
 
+    @property
+    def exit_layer(self) -> int | None:
+        """How many first layers draft, where these are all that do; None where layers between are skipped."""
+        return len(self.layers) if self.layers == tuple(range(len(self.layers))) else None
+
+    def follow(self, caches: Sequence[SequenceCache], token_ids: Sequence[int]) -> torch.Tensor:
+        """Return [rows, draft vocab] logits behind one more token of each of some sequences."""
+        return self._feed(caches, [[token_id] for token_id in token_ids])
+
     def _feed(self, caches: Sequence[SequenceCache], pending: Sequence[list[int]]) -> torch.Tensor:
         target = self._target
         batch = RaggedBatch([(cache, len(ids)) for cache, ids in zip(caches, pending, strict=True)])
         hidden = target.embed([token_id for token_ids in pending for token_id in token_ids])
         hidden = target.run(hidden, batch, self.layers, target.angles(batch))
         batch.advance()
-        return self._logits(batch.last_rows(hidden))
+        return self.logits(batch.last_rows(hidden))
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [rows, draft vocab] from what the last drafting layer gave, [rows, hidden]."""
         adapter, kernels = self._adapter, self._target.kernels
         if adapter is None:
             return self._target.logits(hidden)
