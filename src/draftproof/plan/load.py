@@ -45,7 +45,7 @@ class RampShape(_Strict):
 
 
 class StepShape(_Strict):
-    """One rate after the other; the last goes on."""
+    """One rate after the other; the last one continues."""
 
     rps: tuple[Rate, ...] = Field(min_length=2, description="Requests per second of each step.")
     each_s: Seconds = Field(description="Duration of a step.")
@@ -73,7 +73,7 @@ class BurstShape(_Strict):
 class Arrivals(_Strict):
     """Open loop: requests are due at times of their own, whether or not earlier ones have ended.
 
-    Exactly one of `rps`, `ramp`, `steps` and `bursts`. Each period goes through the shape from its start.
+    Exactly one of `rps`, `ramp`, `steps` and `bursts`. Each measurement period follows it from its start.
     """
 
     rps: Rate | None = Field(None, description="A steady rate, requests per second.")
@@ -81,7 +81,9 @@ class Arrivals(_Strict):
     steps: StepShape | None = None
     bursts: BurstShape | None = None
     spacing: Literal["even", "poisson", "gamma"] = Field(
-        "poisson", description="How arrivals lie: at equal distance, independent, or in gamma bursts."
+        "poisson",
+        description="Distribution of the gaps between arrivals: even (constant), poisson (exponential) or "
+        "gamma (see cv).",
     )
     cv: float = Field(
         1.0,
@@ -135,13 +137,13 @@ class RecordedWindow(_Strict):
     duration_s: Number | None = Field(
         None, gt=0, le=1e9, allow_inf_nan=False, description="Seconds from there; none: to the end."
     )
-    requests: Whole | None = Field(None, ge=1, description="At most so many requests, the earliest.")
+    requests: Whole | None = Field(None, ge=1, description="Most requests, the earliest.")
 
 
 class LoadLevel(_Strict):
     """How requests come at one level: exactly one of `concurrency`, `arrivals` and `replay`."""
 
-    name: Name
+    name: Name = Field(description="Name of the load in every table.")
     concurrency: int | None = Field(
         None, ge=1, le=MOST_IN_FLIGHT, strict=True, description="Closed loop: requests kept in flight."
     )
@@ -149,8 +151,8 @@ class LoadLevel(_Strict):
     replay: Replay | None = None
     classes: dict[str, Annotated[float, Field(ge=1e-6, le=1_000_000, strict=True)]] = Field(
         default_factory=dict,
-        description="Shares of traffic classes, by label of the first dimension of segment_by: as many items "
-        "of each are asked as its share wants. None: every item.",
+        description="Shares of traffic classes, by label of the first dimension of segment_by: items of each "
+        "class are asked in this proportion. None: every item.",
     )
     think_s: float = Field(
         0.0,
@@ -165,15 +167,14 @@ class LoadLevel(_Strict):
         ge=1,
         le=MOST_IN_FLIGHT,
         strict=True,
-        description="Open loop: requests that this client holds open at most. What is due beyond it waits, "
-        "which its times show, and the period's client is invalid.",
+        description="Open loop: most requests that this client keeps in flight. A request that is due beyond "
+        "it waits, its times include the wait, and the period's client is unfit (invalid_client).",
     )
-    repeats: Count = Field(1, description="How often each arm sees each item at this level.")
+    repeats: Count = Field(1, description="How often each arm is asked each item at this level.")
     block_size: Count | None = Field(
         None,
-        description="Items an arm answers before the next arm takes its period. None: eight, or so "
-        "many fewer "
-        "that the level has six blocks, the least that representative evidence credits a gain with.",
+        description="Items that an arm answers in one measurement period. None: eight, or fewer so that the "
+        "level has six blocks, the fewest that a gain with representative evidence needs.",
     )
 
     @model_validator(mode="after")
@@ -222,36 +223,37 @@ class Knee(_Strict):
     """Search for the highest load at which an arm still meets its objectives. None: no search."""
 
     axis: Literal["rps", "concurrency"] = Field(
-        "rps", description="What is raised: requests per second that come, or requests kept in flight."
+        "rps", description="What is raised: arriving requests per second, or requests kept in flight."
     )
-    low: Load = Field(description="Lowest load of the grid; every arm should hold it.")
-    high: Load = Field(description="Highest load of the grid; every arm should fail it.")
+    low: Load = Field(description="Lowest load of the grid; every arm should meet its objectives there.")
+    high: Load = Field(description="Highest load of the grid; every arm should miss its objectives there.")
     points_per_doubling: Whole = Field(
         4, ge=1, le=16, description="Points of the grid from one load to its double, the same for all arms."
     )
     on_time_share: Annotated[Number, Field(ge=0.5, le=0.999)] = Field(
-        0.95, description="A load holds if at least this share of all attempted requests is on time."
+        0.95,
+        description="An arm sustains a load if at least this share of all attempted requests is on time.",
     )
     requests: Whole = Field(
-        200, ge=20, le=100_000, description="Requests of an arm in one trial at a load, at least."
+        200, ge=20, le=100_000, description="Fewest requests of an arm in one trial at a load."
     )
     window_s: Seconds = Field(
         20.0,
-        description="Open loop: requests of a trial come over so long, at least. Above its capacity "
-        "a service "
-        "falls behind slowly: a window of a few deadlines may be over before it shows.",
+        description="Open loop: shortest time over which the requests of a trial arrive. Above its capacity a"
+        " service falls behind slowly: a window of a few deadlines may end before it shows.",
     )
     trials: Whole = Field(
         3,
         ge=1,
         le=20,
-        description="Trials at a load, at most: as long as its on-time share is undetermined.",
+        description="Most trials at one load, while its on-time share is undetermined.",
     )
     time_budget_s: Seconds = Field(
-        1800.0, description="No further load is begun once periods of the search have taken so long in all."
+        1800.0,
+        description="No further load is tried once the periods of the search have taken this long in total.",
     )
     spacing: Literal["even", "poisson", "gamma"] = Field(
-        "poisson", description="How arrivals lie, as in arrivals.spacing."
+        "poisson", description="Distribution of the gaps between arrivals, as arrivals.spacing."
     )
     cv: Number = Field(1.0, ge=0.001, le=20, description="Coefficient of variation of gamma gaps.")
 

@@ -39,14 +39,15 @@ class Target(_Strict):
     revision: str | None = Field(None, description="Revision of the weights, where the source has one.")
     dtype: Literal["float32", "bfloat16"] | None = Field(
         None,
-        description="Precision in which the reference engine computes; none: float32. Other engines take "
-        "theirs from their own command, and the report shows the one that a service states.",
+        description="Precision in which the reference engine computes; none: float32. Other engines have it "
+        "in their own command, and the report shows what a service states.",
     )
     licence: str | None = Field(None, description="Licence of the weights (SPDX id where there is one).")
     tokenizer: str | None = Field(
         None,
-        description="A tokenizer.json, or a folder with one, that counts after the run what no service "
-        "counts; a path is taken from the plan's folder. None: that of the folder `model`, if it has one.",
+        description="A tokenizer.json, or a folder with one, that counts tokens after the run where no "
+        "service reports them; a path is taken from the plan's folder. None: that of the folder "
+        "`model`, if it has one.",
     )
 
 
@@ -61,7 +62,7 @@ class WorkloadChoice(_Strict):
     window: RecordedWindow | None = None
     timestamp_unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None,
-        description="Unit of a recording's `timestamp` where that is a bare number which does not say it "
+        description="Unit of a recording's `timestamp`, where it is a bare number and its unit is not clear "
         "(docs/load.md).",
     )
     block_tokens: Whole | None = Field(
@@ -76,7 +77,7 @@ class WorkloadChoice(_Strict):
     )
     segment_by: tuple[str, ...] = Field(("task",), min_length=1, description="Dimensions that form cells.")
     items_per_segment: Whole | None = Field(
-        None, ge=1, description="At most so many items of each segment, chosen by the seed; none: all."
+        None, ge=1, description="Most items of each segment, chosen by the seed; none: all."
     )
     max_tokens: Whole | None = Field(
         None, ge=1, description="Caps the items' own limit, the same in every arm."
@@ -87,10 +88,10 @@ EngineName = Literal["reference", "vllm", "sglang", "tensorrt-llm", "llamacpp", 
 
 
 class Engine(_Strict):
-    """Today's service: what every arm has that does not say otherwise. The baseline is this and no more.
+    """Today's service, the default of every arm. The baseline is exactly this.
 
-    An arm's `env`, `headers`, `request` and `settings` are added key by key; any other key of an arm stands
-    in the place of this one. An arm with a `url` takes no command from here, and the other way round.
+    An arm's `env`, `headers`, `request` and `settings` are added key by key; any other key of an arm
+    replaces the one here. An arm with a `url` takes no command from here, one with a command no `url`.
     """
 
     name: EngineName = Field(
@@ -129,12 +130,12 @@ class Arm(_Strict):
     add: Words = Field(
         (),
         exclude=True,
-        description="Words put behind the command; a flag that the command has already is replaced.",
+        description="Words appended to the command; a flag that the command already has is replaced.",
     )
     env: dict[str, str] = Field(
         default_factory=dict,
-        description="Environment of the launched command, beside this program's own; "
-        "${NAME} is taken from there, paths are passed on as they stand.",
+        description="Environment variables of the launched command, added to this program's own; ${NAME} is "
+        "taken from there, paths are passed on unchanged.",
     )
     headers: dict[str, str] = Field(
         default_factory=dict,
@@ -155,14 +156,14 @@ class Arm(_Strict):
     settings: dict[str, Scalar] = Field(
         default_factory=dict,
         description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared. A "
-        "launched reference engine takes `drafter` from the plan's folder where it lies there.",
+        "launched reference engine looks for `drafter` in the plan's folder first.",
     )
     devices: Whole = Field(
         1,
         ge=1,
         le=100_000,
-        description="Devices in the arm's budget, the one that hosts a drafter included; costs count each. "
-        "Arms with other numbers are compared only with comparison.unequal_budgets.",
+        description="Devices in the arm's budget, including one that hosts a drafter; each is a cost. Arms "
+        "with different numbers are compared only with comparison.unequal_budgets.",
     )
     drafter_devices: Whole = Field(
         0,
@@ -172,8 +173,8 @@ class Arm(_Strict):
     )
     drafter: dict[str, str] = Field(
         default_factory=dict,
-        description="Facts of the drafter for the contract: identity, provenance, licence, path; "
-        "what is left out is taken from what the service states.",
+        description="Facts of the drafter for the contract: identity, provenance, licence, path; the rest is "
+        "what the service states.",
     )
 
     @model_validator(mode="after")
@@ -235,28 +236,33 @@ class Comparison(_Strict):
     forced_by_method: ForcedByMethod = ForcedByMethod()
     unequal_budgets: Flag = Field(
         False,
-        description="Compare arms with other numbers of devices. A gain then needs less device time per "
-        "output token too: a faster answer on more devices is none.",
+        description="Compare arms with different numbers of devices. A gain then also needs less device time "
+        "per output token: a faster answer on more devices alone is no gain.",
     )
-    null_arm: Flag = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
+    null_arm: Flag = Field(
+        True, description="Run the baseline twice to see how much two equal services differ."
+    )
     metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(
         "tpot_ns", description="The per-request quantity that decides gain or harm."
     )
     statistic: Literal["mean", "p50"] = Field("mean", description="The statistic whose ratio is the effect.")
     confidence: Annotated[Number, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
     resamples: Whole = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
-    minimum_prompts: Whole = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
+    minimum_prompts: Whole = Field(
+        6, ge=3, description="Fewest distinct prompts that a cell needs for an interval."
+    )
     quality: Literal["agreement", "checks", "latency_only"] = Field(
         "agreement",
-        description="What shows that answers are as good. agreement: checks, and for greedy items without "
-        "one the baseline's answer: the candidate's may differ from it as often as the null arm's does, and "
-        "by at most quality_margin more. checks: checks alone. latency_only: quality is not compared, as the "
-        "verdict's first words say.",
+        description="What shows that answers are as good. agreement: checks; a greedy item without one is "
+        "compared with the baseline's answer, and the candidate's may differ from it as often as "
+        "the null arm's does and quality_margin more. checks: checks alone. latency_only: quality"
+        " is not compared, and the verdict says so first.",
     )
     cluster_by: str | None = Field(
         None,
-        description="Segment dimension whose prompts rise and fall together (a topic, a document, a user): "
-        "intervals then count its labels, and the sample floor with them. None: every prompt for itself.",
+        description="Segment dimension whose prompts are correlated (a topic, a document, a user): intervals "
+        "and minimum_prompts then count its labels as clusters. None: every prompt is its own "
+        "cluster.",
     )
 
 
@@ -268,7 +274,8 @@ class Thresholds(_Strict):
     )
     harm_margin: Ratio = Field(0.05, description="Harm: whole interval of the ratio above 1 + this.")
     ttft_margin: Annotated[Number, Field(gt=0.0, le=5.0)] = Field(
-        0.25, description="First token (from schedule) may grow by at most this share."
+        0.25,
+        description="Time to first token (from when the request was due) may grow by at most this share.",
     )
     e2e_margin: Ratio = Field(0.10, description="End-to-end time may grow by at most this share.")
     tail_quantile: Literal["p90", "p95", "p99"] = Field(
@@ -276,8 +283,9 @@ class Thresholds(_Strict):
     )
     tail_margin: Annotated[Number, Field(gt=0.0, le=5.0)] = Field(
         0.25,
-        description="Time per token and first token at that quantile may grow by at most this share. With "
-        "representative evidence a tail that is not shown withholds a gain; else it is named as not shown.",
+        description="Time per token and time to first token at that quantile may grow by at most this share. "
+        "With representative evidence a gain is withheld where this is not shown; with other "
+        "evidence it is reported as not shown.",
     )
     failure_margin: Share = Field(0.02, description="Share of failed requests may grow by at most this.")
     quality_margin: Share = Field(0.10, description="Share of passed checks may fall by at most this.")
@@ -286,9 +294,9 @@ class Thresholds(_Strict):
     )
     token_limit_margin: Share = Field(
         0.10,
-        description="Share of answers that end at the token limit may shift by at most this, either way; "
-        "beyond it no gain is claimed. An answer that the limit ends has lost its tail, which may be its "
-        "slow part. The default takes as many prompts to show as that of quality_margin.",
+        description="Share of answers that end at the token limit may change by at most this, either way; "
+        "beyond it no gain is claimed, since a truncated answer lacks its end, which may be slow."
+        " The default takes as many prompts to show as that of quality_margin.",
     )
     dominated_margin: Ratio = Field(
         0.05, description="The alternative dominates where it is better than the candidate by more than this."
@@ -303,13 +311,19 @@ class Thresholds(_Strict):
 class Objectives(_Strict):
     """Deadlines a request must meet to be on time; None is no objective."""
 
-    ttft_ms: Annotated[Number, Field(gt=0)] | None = None
-    tpot_ms: Annotated[Number, Field(gt=0)] | None = None
-    e2e_ms: Annotated[Number, Field(gt=0)] | None = None
+    ttft_ms: Annotated[Number, Field(gt=0)] | None = Field(
+        None, description="Longest time to first token, from when the request was due."
+    )
+    tpot_ms: Annotated[Number, Field(gt=0)] | None = Field(
+        None, description="Longest time per output token after the first."
+    )
+    e2e_ms: Annotated[Number, Field(gt=0)] | None = Field(
+        None, description="Longest end-to-end time, from when the request was due."
+    )
 
 
 class Limits(_Strict):
-    """Patience and the client's own limits."""
+    """Timeouts, warm-up, repeats, and limits of the load client itself."""
 
     ready_s: Number = Field(300.0, gt=0, description="Wait for a service to become ready.")
     request_s: Number = Field(120.0, gt=0, description="Longest time of one request.")
@@ -318,37 +332,38 @@ class Limits(_Strict):
         2,
         ge=0,
         le=10_000,
-        description="Requests that warm an arm up at a level after each start, at least so many; 0: none. "
-        "More follow, in groups of so many (or of the level's concurrency), until two successive groups "
+        description="Fewest requests that warm an arm up at a level after each start; 0: none. More follow, "
+        "in groups of this size (or of the level's concurrency), until two successive groups "
         "agree.",
     )
     warmup_tolerance: Annotated[Number, Field(gt=0.0, le=1.0)] = Field(
         0.1,
-        description="Two groups agree when the medians of time per token and of first token differ by at "
-        "most this share.",
+        description="Two groups agree when the medians of time per token and of time to first token differ by"
+        " at most this share.",
     )
     warmup_max_s: Number = Field(
-        60.0, gt=0, description="No further group begins after so long; the report then warns."
+        60.0, gt=0, description="No further group begins after this time; the report then warns."
     )
     restarts: Literal["auto"] | Annotated[Whole, Field(ge=0, le=10_000)] = Field(
         "auto",
-        description="How often the arms that the run starts are started anew between blocks, spread over the "
-        "run; 0: never. auto: before each block of a load that the running processes have answered already, "
-        "while starts and warm-ups take at most a quarter of the run's time. With placement = "
-        '"one_at_a_time" an arm is started anew for its periods in any case.',
+        description="How often the arms that the run starts are restarted between blocks, spread over the "
+        "run; 0: never. auto: before each block of a load that the running processes have already"
+        " answered, while starts and warm-ups take at most a quarter of the run's time. With "
+        'placement = "one_at_a_time" an arm is restarted for its periods in any case.',
     )
     repeat_disturbed: Flag = Field(
         True,
-        description="Measure a period once more, right after its block, where the host disturbed it (other "
-        "programs, stolen time, a late client, sleep, throttling; never the arm's own times): at most a "
-        "fifth of a load's periods. Times without a quiet attempt are left out, if no more are such.",
+        description="Measure a period a second time, right after its block, where the host disturbed it "
+        "(other programs, stolen CPU time, a late client, sleep, throttling; never the arm's own "
+        "times): at most a fifth of a load's periods. Periods disturbed both times are left out "
+        "of all times, if they are at most a fifth.",
     )
     ramp_up_max_s: Number = Field(
         30.0,
         gt=0,
         le=1e9,
-        description="Longest ramp-up of an open loop to its counted requests. 16 mean times of "
-        "a request are wanted; where this cuts them short, the report warns.",
+        description="Longest ramp-up of an open loop before its counted requests. 16 mean request times are "
+        "wanted; the report warns where this limit cuts them short.",
     )
     stall_ms: Number = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
     sample_s: Number = Field(
@@ -360,9 +375,9 @@ class Limits(_Strict):
     client_lag_ms: Number = Field(
         50.0,
         gt=0,
-        description="Lateness of the event loop, pause of garbage collection or lateness "
-        "of sending (99th percentile) beyond which a period's client is unfit (invalid_client). It is "
-        "unfit, too, where its lateness is in the measured time and beyond a fifth of minimum_gain of it.",
+        description="Delay of the event loop, pause of garbage collection or delay of sending (p99) above "
+        "which a period's client is unfit (invalid_client). It is also unfit where its delay is "
+        "part of the measured times and more than a fifth of minimum_gain of them.",
     )
     workers: Whole = Field(
         1,
@@ -380,9 +395,9 @@ class Limits(_Strict):
     )
     behaviour_probes: Flag = Field(
         True,
-        description="Ask each arm, outside its measured periods, a few requests that show stop strings, "
-        "limits, tool calls, schemas, streaming and cancellation. "
-        "A request that is refused counts as unsupported.",
+        description="Send each arm, outside its measured periods, a few requests that test stop strings, "
+        "limits, tool calls, schemas, streaming and cancellation. A refused request counts as "
+        "unsupported.",
     )
 
 
@@ -424,13 +439,13 @@ class Sequential(_Strict):
 class Plan(_Strict):
     """A whole plan file."""
 
-    schema_version: Version = 1
-    name: Name
+    schema_version: Version = Field(1, description="Version of this format.")
+    name: Name = Field(description="Name of the plan and of its runs.")
     question: str = Field("", description="What the reader wants to know, in one sentence.")
     placement: Literal["together", "one_at_a_time"] = Field(
         "together",
-        description="one_at_a_time: only the arm whose turn it is runs, for arms that need the whole device; "
-        "every change of turn is a restart.",
+        description="together: all arms run side by side. one_at_a_time: only the arm that is being measured "
+        "runs, for arms that need the whole device each; every change of arm is a restart.",
     )
     evidence: EvidenceLevel = Field(
         "synthetic",
@@ -439,7 +454,9 @@ class Plan(_Strict):
         "for the test or invented. smoke: any that show the path. All but representative evidence end in a "
         "pilot hypothesis.",
     )
-    seed: Whole = Field(1, ge=0, le=2**32 - 1)
+    seed: Whole = Field(
+        1, ge=0, le=2**32 - 1, description="Seed of what is drawn: orders, arrivals, chosen items, resamples."
+    )
     target: Target = Target()
     workload: WorkloadChoice = WorkloadChoice()
     load: tuple[LoadLevel, ...] = Field(min_length=1)

@@ -97,12 +97,10 @@ IsoDate = Annotated[date, BeforeValidator(_accept_date)]
 
 
 class Approval(Strict):
-    """Who answers for the pair of target and drafter, what is put back, and what ends the approval."""
+    """Who is responsible for the pair of target and drafter, the rollback, and what ends the approval."""
 
     owner: str | None = Field(None, description="Who runs the pair and is called when an alert fires.")
-    approver: str | None = Field(
-        None, description="Who accepts the verdict; best somebody else than the owner."
-    )
+    approver: str | None = Field(None, description="Who accepts the verdict; preferably not the owner.")
     rollback_artefact: str | None = Field(
         None,
         description="What is deployed to roll back: an image digest, a commit or a command. Alerts quote it.",
@@ -118,7 +116,7 @@ class Approval(Strict):
         "never attributed to speculative decoding.",
     )
     valid_until: IsoDate | None = Field(
-        None, description="Last day of the approval, such as 2027-01-31; none: no end of its own."
+        None, description="Last day of the approval, such as 2027-01-31; none: no end date."
     )
     drafter_retirement: str | None = Field(
         None, description="When and how the drafter is taken out of service, and who keeps the record."
@@ -228,23 +226,23 @@ class Work(Strict):
 class Prices(Strict):
     """What things cost and how much traffic there is; a value, or a range [low, high]."""
 
-    currency: str = Field("", max_length=12, description="Name of the money, shown as written, e.g. EUR.")
-    device_hour: Amount = Field(None, description="One device for one hour.")
+    currency: str = Field("", max_length=12, description="Currency, shown as written, e.g. EUR.")
+    device_hour: Amount = Field(None, description="Price of one device for one hour.")
     energy_kwh: Amount = Field(
-        None, description="One kWh; leave it out where the price of the device has it already."
+        None, description="Price of one kWh; leave it out where the price of the device includes it."
     )
-    engineer_hour: Amount = Field(None, description="One hour of work.")
-    tokens_per_month: Amount = Field(None, description="Output tokens that the service makes a month.")
+    engineer_hour: Amount = Field(None, description="Price of one hour of an engineer's work.")
+    tokens_per_month: Amount = Field(None, description="Output tokens of the service per month.")
     requests_per_month: Amount = Field(
-        None, description="Good requests a month; counts where tokens_per_month is not given."
+        None, description="Good requests per month; used where tokens_per_month is not given."
     )
     horizon_months: Number = Field(
         12.0, gt=0.0, le=120.0, description="Months over which costs are added up."
     )
     on_time_target: Share = Field(
         0.95,
-        description="Capacity counts up to the highest measured load at which this share of requests is good "
-        "in time: answered, within every objective.",
+        description="Capacity is that of the highest measured load at which this share of requests is "
+        "answered within every objective.",
     )
     candidate: Work = Work()
     alternative: Work = Work()
@@ -268,7 +266,7 @@ class Rollback(Strict):
         None, description="Quantile of the two tail objectives; none: thresholds.tail_quantile."
     )
     max_ttft_ms: Milliseconds | None = Field(
-        None, description="Longest first token at that quantile; none: objectives.ttft_ms."
+        None, description="Longest time to first token at that quantile; none: objectives.ttft_ms."
     )
     max_tpot_ms: Milliseconds | None = Field(
         None, description="Longest time per output token at that quantile; none: objectives.tpot_ms."
@@ -295,8 +293,8 @@ class Rollback(Strict):
     )
     min_acceptance_length: Annotated[Number, Field(ge=1.0, le=1000.0)] | None = Field(
         None,
-        description="Alarm below this mean acceptance length, the target's own token included; none: no "
-        "alarm but for a drafter that is idle.",
+        description="Alert below this mean acceptance length, including the target's own token; none: alert "
+        "only where the drafter is idle.",
     )
     window_s: Window = Field(300, description="Window over which rates and quantiles are taken.")
     for_s: Holding = Field(300, description="For how long a condition must hold before its alert fires.")
