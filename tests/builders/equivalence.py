@@ -31,7 +31,7 @@ def _row(agreement: Agreement, load: str) -> OutputEquivalence:
     n, differing = agreement.compared, agreement.compared - agreement.identical
     limit = 1 - 0.05 ** (1 / n) if n else None
     if limit is None:
-        phrase = "unknown: no output was answered in both arms"
+        phrase = "unknown: no prompt was answered in both arms"
     elif differing:
         phrase = "differs: batching"
     else:

@@ -329,7 +329,7 @@ def _warn_about_null(prepared: PreparedRun, effects: EffectIndex) -> Iterator[st
         deciding = name == plan.comparison.metric and arm == "baseline_null" and segment != ALL_SEGMENTS
         if deciding and is_null_at_odds(effect.simultaneous, plan.thresholds):
             yield (
-                f"This machine shows a difference between equal arms: baseline_null / baseline is "
+                f"This machine shows a difference between equal services: baseline_null / baseline is "
                 f"{describe(effect.simultaneous)} in {segment} at load {load}."
             )
 

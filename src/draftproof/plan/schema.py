@@ -408,8 +408,8 @@ class Sequential(_Strict):
         3,
         ge=2,
         le=8,
-        description="Analyses of a load, evenly spread over its blocks: the first after half of them, never "
-        "before as many as a gain takes, the last after all. Their number and places are fixed here, so each "
+        description="Interim analyses of a load, evenly spread over its blocks: the first after half of them, never "
+        "before as many as a gain takes, the last after all. Their number and times are fixed here, so each "
         "interval holds at all of them together.",
     )
     spending: Literal["obrien_fleming", "pocock"] = Field(

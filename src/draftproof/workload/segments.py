@@ -89,7 +89,7 @@ def _quote(text: str) -> str:
 
 
 def _is_unclear(label: str, joiners: Iterable[str]) -> bool:
-    is_pooled = label.casefold() in {"all", "all segments"}
+    is_pooled = label.casefold() in {"all", "all segments", "all tasks"}
     return (
         not label or is_pooled or bool(_HIDDEN.search(label)) or any(one in label for one in ('"', *joiners))
     )

@@ -86,7 +86,7 @@ def test_in_coarse_arithmetic_rounding_is_not_excluded_without_margins():
     promised = {"candidate": "guaranteed by method"}
     row = OutputWorld(answer=differs_in(8), contracts=promised).rows()["candidate", "single"]
     assert (row.phrase, row.is_contradicted) == ("differs: undetermined", False)
-    assert any("without margins rounding" in text for text in row.why)
+    assert any("without token margins the cause may be rounding" in text for text in row.why)
 
 
 def test_differing_only_in_a_batch_is_batching():
@@ -209,7 +209,7 @@ def test_nothing_comparable_is_unknown():
     rows = OutputWorld(
         answer=lambda asked: Said(SAME, outcome="timeout" if asked.arm == "candidate" else "ok")
     ).rows()
-    assert rows["candidate", "all loads"].phrase == "unknown: no output was answered in both arms"
+    assert rows["candidate", "all loads"].phrase == "unknown: no prompt was answered in both arms"
     assert (rows["candidate", "all loads"].difference_bound, rows["candidate", "all loads"].tests) == (
         None,
         (),

@@ -69,15 +69,15 @@ def test_an_invalid_run_compares_no_arms_in_words(invalid):
     for text in texts:
         assert "speed-up predicts" not in text
         assert "0.14" not in text
-        assert "candidate / baseline over all segments" not in text
+        assert "candidate / baseline over all tasks" not in text
     assert all(one.token_ratio.value is None for one in invalid.economics.worths)
 
 
 def test_a_question_says_what_equal_arms_differ_by(world):
     """The effect at the highest load is shown beside the null of that load."""
     found = compute_results(world(**ONE, tpot_ms=pace(candidate=0.4, null=0.85)).run())
-    (answer,) = [one.answer for one in found.questions if "over all segments is" in one.answer]
-    assert "two equal arms, is 0.8" in answer
+    (answer,) = [one.answer for one in found.questions if "over all tasks is" in one.answer]
+    assert "two equal services, is 0.8" in answer
 
 
 def test_estimators_count_what_is_beyond_their_own_null():

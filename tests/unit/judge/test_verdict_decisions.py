@@ -273,7 +273,7 @@ def test_equal_arms_that_differ_take_the_credit_away(world, lookup):
     assert low.status == "inconclusive"
     assert lookup.codes(low) & {"null_not_exceeded", "within_noise"}
     assert high.status == "gain"
-    assert any("difference between equal arms" in text for text in results.warnings)
+    assert any("difference between equal services" in text for text in results.warnings)
 
 
 def test_a_noisy_cell_is_inconclusive_and_says_how_many_prompts_it_needs(world, lookup):

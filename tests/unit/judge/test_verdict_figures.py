@@ -85,7 +85,7 @@ def test_agreement_beyond_the_null_is_said(world):
     assert rows["candidate", "low"].identical == 0
     assert set(rows["candidate", "low"].first_divergence_tokens) == {3}
     assert rows["candidate", "low"].statement == (
-        "40 of 40 outputs differ from the baseline's, 0 of the null's: beyond what two equal arms show."
+        "40 of 40 outputs differ from the baseline's, 0 of the null's: beyond what two equal services show."
     )
     assert rows["baseline_null", "low"].identical_share.value == 1.0
 
@@ -102,7 +102,7 @@ def test_differences_that_the_null_shows_too_are_not_held_against_the_candidate(
     assert row.identical == 20
     assert row.statement == (
         "20 of 40 outputs differ from the baseline's, 20 of the null's: "
-        "not shown to be beyond what two equal arms show."
+        "not shown to be beyond what two equal services show."
     )
 
 

@@ -117,10 +117,10 @@ def test_an_undisclosed_method_is_no_answer(bare):
 @pytest.mark.parametrize(
     ("stated", "words"),
     [
-        ("guaranteed by method", "By its method"),
+        ("guaranteed by method", "The candidate's method keeps"),
         ("assumed", "is an assumption"),
         ("approximate", "not equivalent"),
-        (None, "Nothing is stated"),
+        (None, "is not stated"),
     ],
 )
 def test_an_assumption_is_never_called_a_guarantee(bare, stated, words):
@@ -176,7 +176,7 @@ def test_rollback_limits_are_answered_only_when_the_plan_states_them(bare):
     found = ask(bare, "thresholds", plan=on_vllm(run, rollback=stated))
     assert found.standing == "answered"
     assert "time per token at p95 above 50 ms;" in found.answer
-    assert found.missing == ("A watch of your own over what no rule watches.",)
+    assert found.missing == ("Your own monitoring of what no rule watches.",)
 
 
 def on_vllm(run, **tables):
@@ -252,16 +252,16 @@ def test_each_margin_that_blocks_is_told_with_its_own_value(bare):
     _, results = bare
     values = results.thresholds | {"harm_margin": 0.05, "e2e_margin": 0.1, "tail_margin": 0.25}
     told = ask(bare, "thresholds", thresholds=values).answer
-    assert "time per token wholly beyond +5 %, end-to-end time +10 %" in told
-    assert "at the tail +25 %, mean answer length ±10 %" in told
+    assert "time per token: the whole interval above +5 %, end-to-end time +10 %" in told
+    assert "in the tail +25 %, mean answer length ±10 %" in told
     told = ask(bare, "thresholds", thresholds=values, metric="e2e_from_schedule_ns").answer
-    assert "end-to-end time wholly beyond +5 %, first token" in told
+    assert "end-to-end time: the whole interval above +5 %, time to first token" in told
 
 
 def test_a_baseline_that_does_not_say_whether_it_drafts_is_no_service_without_speculation(bare):
     """What no contract tells is not claimed: neither "off" nor "the same service"."""
     answer = ask(bare, "disable").answer
-    assert "whether it speculates, it does not say" in answer
+    assert "it does not say whether it speculates" in answer
     assert "With speculation off" not in answer
 
 
@@ -272,11 +272,11 @@ def test_a_trigger_of_which_the_run_has_no_value_is_said_to_be_unknown(bare):
     bare_drafter = msgspec.structs.replace(CONTRACT, drafter_sha256=None)
     found = ask(bare, "lifecycle", plan=plan, contract=bare_drafter)
     blind = "drafter hash, accelerator, driver, libraries, kernels"
-    assert f"voids the approval (not known of this run: {blind})" in found.answer
-    assert f"A service or files that tell {blind}." in found.missing
+    assert f"voids the approval (their values in this run are unknown: {blind})" in found.answer
+    assert f"A service or files that state {blind}." in found.missing
     lookup = msgspec.structs.replace(bare_drafter, drafter_kind="ngram")
     answer = ask(bare, "lifecycle", plan=plan, contract=lookup).answer
-    assert "not known of this run: accelerator, driver" in answer
+    assert "their values in this run are unknown: accelerator, driver" in answer
 
 
 def test_counters_answer_where_the_answers_do_not_tell(bare, world):

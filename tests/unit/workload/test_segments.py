@@ -39,7 +39,7 @@ def test_key_names_dimensions_in_order():
 
 
 HARD = st.text(st.sampled_from(' ,="\\/·_a\n\u00a0@'), max_size=4) | st.sampled_from(
-    ["all", "All segments", "é 日本"]
+    ["all", "All tasks", "é 日本"]
 )
 
 
@@ -57,7 +57,7 @@ def test_no_two_segments_have_one_name(labels):
         assert not any("\n" in key for key in keys)
         for joiner in ("/", " · "):
             shown = [show_labels(key, joiner) for key in keys]
-            assert len({" ".join(text.split()) for text in [*shown, "all", "All segments"]}) == count + 2
+            assert len({" ".join(text.split()) for text in [*shown, "all", "All tasks"]}) == count + 2
 
 
 def test_the_handed_names_are_shown_as_given():

@@ -48,25 +48,25 @@ _ROOM = "Raise max_in_flight of this level, or lower its rate where the service 
 # The same in a few words, for periods that are left out of a load that is judged.
 FAULT_WORDS: dict[FaultKind, str] = {
     "lag": "the client itself was late",
-    "lag_share": "the client was late for times so short",
-    "gc_pause": "collecting garbage stopped the client",
+    "lag_share": "the client's delay is a large part of times so short",
+    "gc_pause": "garbage collection paused the client",
     "send_lag": "the client sent requests late",
-    "held_back": "the client held requests back",
+    "held_back": "requests waited in the client",
     "rate": "the client sent fewer requests than were due",
-    "core": "a load process filled its core",
+    "core": "a load process used its whole core",
 }
 # What happened, in how many periods comes after it, and what to do about it.
 _SENTENCES: dict[FaultKind, tuple[str, str]] = {
     "lag": ("the load client itself was late by more than {limit:g} ms", _QUIET),
     "lag_share": (
         (
-            "the load client was late by up to {most_share:.1f} % of the measured time (p99; limit "
-            "{share_limit:.2g} %, a fifth of the smallest gain that is claimed)"
+            "the load client's delay (p99) was up to {most_share:.1f} % of the measured times (limit "
+            "{share_limit:.2g} %, a fifth of thresholds.minimum_gain)"
         ),
         "Stop other work on this machine, ask for longer answers, or reach the service without TLS.",
     ),
     "gc_pause": (
-        "collecting garbage stopped the load client for up to {most:,.0f} ms (limit {limit:g} ms)",
+        "garbage collection paused the load client for up to {most:,.0f} ms (limit {limit:g} ms)",
         _SHARED,
     ),
     "send_lag": (
@@ -75,15 +75,15 @@ _SENTENCES: dict[FaultKind, tuple[str, str]] = {
     ),
     "held_back": (
         (
-            "the load client held back up to {most:,.0f} requests that were due (none may wait), because "
-            "max_in_flight = {room:,} were open,"
+            "up to {most:,.0f} requests waited in the load client, because max_in_flight = {room:,} were in "
+            "flight,"
         ),
         _ROOM,
     ),
     "rate": (
         (
-            "the load client sent as little as {share:.1f} % of the {offered} that were due (limit: "
-            "{missing:g} % and one request may be missing)"
+            "the load client sent only {share:.1f} % of the {offered} that were due (at most {missing:g} % "
+            "and one request may be missing)"
         ),
         _SHARED,
     ),
@@ -110,7 +110,7 @@ def describe_client_faults(
     for fault in (fault for faults in periods for fault in faults):
         amounts[fault.kind].append(fault.amount)
     if not amounts:
-        what = f"the load client itself is not known to have kept within {lag_limit_ms:g} ms"
+        what = f"it is unknown whether the load client kept within {lag_limit_ms:g} ms"
         yield _render(level.name, what, unknown, len(periods), _QUIET)
     for kind, found in amounts.items():
         words, fix = _SENTENCES[kind]
@@ -131,9 +131,8 @@ def describe_client_faults(
 
 def _render(load: str, what: str, count: int, periods: int, fix: str) -> str:
     return (
-        f"At load {load} {what} in {count} of {periods} periods of baseline and candidate; times "
-        f"measured there "
-        f"say nothing about the service. {fix}"
+        f"At load {load} {what} in {count} of {periods} periods of baseline and candidate; times measured "
+        f"there say nothing about the service. {fix}"
     )
 
 
@@ -224,11 +223,7 @@ def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
         if not prepared.of_arm(arm):
             periods = [period for period in prepared.periods.values() if period.arm == arm]
             ended = sum(period.completed for period in periods)
-            what = (
-                f"{len(periods)} periods were begun, {ended} ended"
-                if periods
-                else "none of its periods was begun"
-            )
+            what = f"of its {len(periods)} periods {ended} ended" if periods else "none of its periods began"
             text = (
                 f"The arm {arm} left no measured request, so there is nothing to compare: {what}. "
                 "Continue the run or measure again."
@@ -277,10 +272,8 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
             if min(got.values()) < expected:
                 made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
                 asked = {arm: _count_asked(prepared, arm, load, segment) for arm in arms}
-                where = "" if asked == got else " in periods with a record that they ended"
-                text = (
-                    f"Of {expected} requests of {segment} at load {load} only these were made{where}: {made}."
-                )
+                where = "" if asked == got else " in periods that ended"
+                text = f"{segment} at load {load} lacks requests: of {expected}, {made} were made{where}."
                 yield (
                     (segment, load),
                     Reason(code="incomplete", text=text, evidence=Reference("arm_cells", at=(segment, load))),
@@ -324,7 +317,7 @@ def _warn_about_periods(prepared: PreparedRun) -> Iterator[str]:
         "{n} periods were not finished.": sum(not period.completed for period in periods),
         "{n} periods have requests but no record of the period itself.": len(seen - set(prepared.periods)),
         "The client's lag is unknown in {n} periods.": sum(period.lag_max_ns is None for period in periods),
-        "{n} requests were sent later than the client's limit after they were due.": _count_late(prepared),
+        "{n} requests were sent later than limits.client_lag_ms after they were due.": _count_late(prepared),
     }
     yield from (text.format(n=n) for text, n in counts.items() if n)
     for kind, words in FAULT_WORDS.items():
@@ -334,7 +327,7 @@ def _warn_about_periods(prepared: PreparedRun) -> Iterator[str]:
                 f"{period.load}/{period.block} of {period.arm}" for period in found[:_TURNS_NAMED]
             )
             more = f" and {len(found) - _TURNS_NAMED} more" if len(found) > _TURNS_NAMED else ""
-            yield f"Left out of all times, because {words} there: period {shown}{more}."
+            yield f"Times of period {shown}{more} are left out, because {words}."
 
 
 def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
@@ -396,9 +389,9 @@ def _warn_about_records(prepared: PreparedRun) -> Iterator[str]:
         and (found := name_broken_identities(seen.record))
     ]
     for record, found in broken[:LISTED]:
-        yield f"The record {record.request_id} is at odds with itself: {'; '.join(found)}."
+        yield f"The record {record.request_id} contradicts itself: {'; '.join(found)}."
     if len(broken) > LISTED:
-        yield f"{len(broken) - LISTED} more records are at odds with themselves."
+        yield f"{len(broken) - LISTED} more records contradict themselves."
 
 
 def _is_plain(record: RequestRecord) -> bool:

@@ -96,7 +96,7 @@ CONTRACT = Reference("contracts", "candidate")
 NO_CONTRACT = Answer(
     standing="open",
     answer="The run holds no contract of the candidate.",
-    missing=("A run of this version of draftproof, which writes one.",),
+    missing=("A run by this version of draftproof, which writes one.",),
 )
 # What a drafter of these kinds is made of needs no licence of its own.
 WITHOUT_WEIGHTS = frozenset({"none", "ngram", "suffix", "prompt_lookup"})
@@ -107,10 +107,10 @@ _APPROVAL_WORDS = {
     "drafter_retirement": "retirement of the drafter: {}",
 }
 BLOCKING = {
-    "harm_margin": "{metric} wholly beyond +{share}",
+    "harm_margin": "{metric}: the whole interval above +{share}",
     "e2e_margin": "end-to-end time +{share}",
-    "ttft_margin": "first token +{share}",
-    "tail_margin": "time per token or first token at the tail +{share}",
+    "ttft_margin": "time to first token +{share}",
+    "tail_margin": "time per token or time to first token in the tail +{share}",
     "output_length_margin": "mean answer length ±{share}",
     "token_limit_margin": "answers that end at the token limit ±{points} points",
     "failure_margin": "failed requests +{points} points",
@@ -132,7 +132,7 @@ def answer_method(source: Source) -> Answer:
         answer=f"{contract.algorithm}{policy}, on {contract.runtime} {contract.runtime_version}.",
         evidence=(CONTRACT, Reference("manifest", "candidate")),
         missing=list_gaps(
-            (is_disclosed, "A service that discloses its method: through this one only delivery is seen.")
+            (is_disclosed, "A service that discloses its method: of this one only delivery is known.")
         ),
     )
 
@@ -146,9 +146,9 @@ def answer_compatible(source: Source) -> Answer:
     licence = contract.drafter_licence or ("none needed" if weightless else None)
     fits, differences = contract.tokenizer_compatible, (*contract.tokenizer_differences, "no example")
     words = {
-        True: "Draft and target share their token ids",
-        False: f"Draft and target differ in their tokens ({differences[0]})",
-        None: "Whether draft and target share their tokens was not checked",
+        True: "Drafter and target use the same token ids",
+        False: f"Drafter and target use different tokens ({differences[0]})",
+        None: "Whether drafter and target use the same tokens was not checked",
     }
     return Answer(
         standing=grade((fits is not None, contract.target_licence is not None, licence is not None)),
@@ -156,7 +156,7 @@ def answer_compatible(source: Source) -> Answer:
         f"of the drafter: {licence or 'not stated'}.",
         evidence=(CONTRACT,),
         missing=list_gaps(
-            (fits is not None, "The files of both tokenizers within reach of `draftproof check`."),
+            (fits is not None, "Both tokenizer files where `draftproof check` can read them."),
             (contract.target_licence, "target.licence in the plan."),
             (licence, "arms.candidate.drafter.licence in the plan."),
         ),
@@ -169,11 +169,11 @@ def answer_equivalence(source: Source) -> Answer:
     stated = contract.equivalence if contract else None
     shown, rows = _show_outputs(source)
     text = {
-        "guaranteed by method": "By its method the candidate keeps the target's output distribution",
+        "guaranteed by method": "The candidate's method keeps the target's output distribution",
         "assumed": "That the engine keeps the target's output distribution is an assumption",
         "tested": "The engine's outputs were tested",
         "approximate": "Its settings change the output: not equivalent",
-        None: "Nothing is stated of the method's equivalence",
+        None: "Whether the method keeps the target's output distribution is not stated",
     }[stated]
     return Answer(
         standing=grade((stated in {"guaranteed by method", "approximate"}, bool(shown)))
@@ -207,8 +207,8 @@ def answer_disable(source: Source) -> Answer:
         ),
         missing=list_gaps(
             (is_off, "A baseline that is known not to draft."),
-            (is_stated, "What the engine does when its drafter fails: it states nothing."),
-            (False, "A rehearsal of switching: requests lost and time to recover were not measured."),
+            (is_stated, "What the engine does when its drafter fails; it does not say."),
+            (False, "A test of switching it off: lost requests and recovery time were not measured."),
         ),
     )
 
@@ -217,10 +217,8 @@ def _describe_plain_service(answered: int, asked: int, *, is_off: bool) -> str:
     if not asked:
         return "No service without speculation was measured."
     if not is_off:
-        return (
-            f"The baseline answered {answered} of {asked} requests; whether it speculates, it does not say."
-        )
-    return f"With speculation off the same service, the baseline, answered {answered} of {asked} requests."
+        return f"The baseline answered {answered} of {asked} requests; it does not say whether it speculates."
+    return f"With speculation off, the same service (the baseline) answered {answered} of {asked} requests."
 
 
 def answer_lifecycle(source: Source) -> Answer:
@@ -232,17 +230,17 @@ def answer_lifecycle(source: Source) -> Answer:
     unknown_triggers = _list_unknown_triggers(source.contract, source.arm("candidate"))
     blind = [name for name in triggers if name in unknown_triggers]
     if triggers:
-        unknown = f" (not known of this run: {_name(blind)})" if blind else ""
+        unknown = f" (their values in this run are unknown: {_name(blind)})" if blind else ""
         parts.append(f"a change of {_name(triggers)} voids the approval{unknown}")
     return Answer(
         standing=grade(bool(value) for value in stated.values()),
         answer=_sentence("; ".join(parts))
         if parts
-        else "The plan names no owner, no way back and no retirement.",
+        else "The plan names no owner, no rollback and no retirement of the drafter.",
         evidence=(Reference("plan", name="approval"),) if parts else (),
         missing=list_gaps(
             *((value, f"approval.{name} in the plan.") for name, value in stated.items()),
-            (not blind, f"A service or files that tell {_name(blind)}."),
+            (not blind, f"A service or files that state {_name(blind)}."),
         ),
     )
 
@@ -285,15 +283,18 @@ def answer_thresholds(source: Source) -> Answer:
     limits = describe_rollback(source.plan) if is_stated else ""
     highest = widest_limit(one.limit for one in source.results.verdict.envelope)
     edge = (
-        f" Outside the envelope, above {highest.label} at the latest, ordinary decoding." if highest else ""
+        f" Outside the envelope, at the latest above {highest.label}: ordinary decoding." if highest else ""
     )
     return Answer(
         standing=grade((bool(blocks), is_stated and not any(one.limit != CRITICAL for one in blind))),
         answer=f"Blocks: {', '.join(blocks)}.{limits}{edge}",
         evidence=(Reference("thresholds"), *((Reference("plan", name="rollback"),) if is_stated else ())),
         missing=list_gaps(
-            (is_stated, "The plan's [rollback] table: what is watched and when it is switched off."),
-            (not blind, "A watch of your own over what no rule watches."),
+            (
+                is_stated,
+                "The plan's [rollback] table: what is watched, and when speculation is switched off.",
+            ),
+            (not blind, "Your own monitoring of what no rule watches."),
         ),
     )
 

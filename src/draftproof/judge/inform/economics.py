@@ -404,7 +404,7 @@ def _worth(books: Books, own: ArmLoad, other: ArmLoad, load: str | None) -> Wort
 
 def _why_no_money(prices: Prices, arm: str, versus: str, costs: UnitCosts | None) -> str | None:
     if arm == "baseline_null":
-        return "the second baseline only shows how far two equal arms lie apart"
+        return "the second baseline only shows by how much two equal services differ"
     if prices.device_hour is None:
         return "the plan has no price of a device"
     if versus != "baseline":
@@ -458,7 +458,7 @@ def _left_out(books: Books, own: ArmLoad, other: ArmLoad, work: Work) -> tuple[s
     elif None in (_joules(books, own, of_good=False), _joules(books, other, of_good=False)):
         found.append("energy (not metered in both arms)")
     if null_of_loads(books, (own[1], other[1])) is None:
-        found.append("difference between two equal arms (not measured)")
+        found.append("difference between two equal services (not measured)")
     hours = (work.one_off_hours, work.recurring_hours_per_month)
     if all(one in (None, (0.0, 0.0)) for one in hours):
         found.append("work (no hours)")

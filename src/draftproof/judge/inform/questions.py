@@ -44,7 +44,7 @@ def answer_delay(source: Source) -> Answer:
     if not known:
         return Answer(
             standing="open",
-            answer="The run does not tell how much of a request's time is decoding.",
+            answer="The run does not show how much of a request's time is decoding.",
             missing=("Answered requests of the baseline whose chunks were timed.",),
         )
     parts = [
@@ -56,7 +56,7 @@ def answer_delay(source: Source) -> Answer:
         standing="answered" if apart else "partly",
         answer=f"The time between tokens: {'; '.join(parts)}. Speculation shortens the decoding alone.",
         evidence=tuple(Reference("diagnosis", at=one.load) for one in known),
-        missing=list_gaps((apart, "A service that tells queueing and prefill apart from decoding.")),
+        missing=list_gaps((apart, "A service that reports queueing, prefill and decoding separately.")),
     )
 
 
@@ -66,7 +66,7 @@ def answer_bound(source: Source) -> Answer:
     named = [one for one in rows if one.bound != "unknown"]
     parts = [
         f"{one.bound} at load {one.load}"
-        + (f" (no more than {one.ceiling_gain:.2f} times as fast end to end)" if one.ceiling_gain else "")
+        + (f" (at most {one.ceiling_gain:.2f} times as fast end to end)" if one.ceiling_gain else "")
         for one in _ends(source, named)
     ]
     return Answer(
@@ -92,8 +92,8 @@ def answer_resources(source: Source) -> Answer:
         answer=" ".join(known) if known else "Neither memory nor energy of the services was measured.",
         evidence=(*memory_rows, *energy_rows),
         missing=list_gaps(
-            (memory, "Memory: a launched service, or GPU memory read by the sampler."),
-            (energy, "Energy: a machine with readable power counters."),
+            (memory, "Memory: services that the run starts, or GPU memory that it can read."),
+            (energy, "Energy: a machine whose power counters can be read."),
         ),
     )
 
@@ -167,10 +167,10 @@ def answer_high_batch(source: Source) -> Answer:
     counts = Counter(one.status for one in cells)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
     effects = {load: source.effect_at(load) for load in (first, last)}
-    text = f"At {high.label}, the most that was measured, the cells are {statuses}"
+    text = f"At {high.label}, the highest measured load, the cells are {statuses}"
     is_valid = any(one.status != "invalid" for one in cells)
     if is_valid and (there := effects[last]) is not None and there.ratio.value is not None:
-        text += f", and candidate / baseline over all segments is {describe(there.ratio)}"
+        text += f", and candidate / baseline over all tasks is {describe(there.ratio)}"
         if first != last and (here := effects[first]) is not None and here.ratio.value is not None:
             text += f" against {describe(here.ratio)} at {low.label}"
     text += _describe_null(source, last, high) if is_valid else ""
@@ -195,7 +195,7 @@ def _describe_null(source: Source, load: str, size: LoadSize) -> str:
     null = source.effect_at(load, arm="baseline_null")
     if null is None or null.ratio.value is None:
         return ""
-    return f"; baseline_null / baseline, two equal arms, is {describe(null.ratio)} at {size.label}"
+    return f"; baseline_null / baseline, two equal services, is {describe(null.ratio)} at {size.label}"
 
 
 def _list_causes(cells: Iterable[Cell]) -> str:

@@ -171,7 +171,7 @@ def _list_answers(prepared: PreparedRun) -> Iterator[str]:
     if prepared.plan.arms.alternative is None:
         yield "Whether the same budget spent otherwise does better: the plan has no alternative arm."
     if not prepared.plan.comparison.null_arm:
-        yield "How much two equal arms differ on this machine: the plan has no null arm."
+        yield "How much two equal services differ on this machine: the plan has no null arm."
 
 
 def _list_engine(prepared: PreparedRun) -> Iterator[str]:

@@ -64,7 +64,7 @@ def equivalence_sentence(results: Results) -> str:
     said = f"Over all loads, the candidate's outputs against the baseline's: {row.phrase}."
     if row.is_contradicted:
         said += " The contract calls them guaranteed by method, and the outputs contradict it."
-    return f"{said} Two equal arms: {null.phrase}." if null else f"{said} No null arm was run."
+    return f"{said} Two equal services: {null.phrase}." if null else f"{said} No null arm was run."
 
 
 def _statements(results: Results) -> Table:

@@ -134,10 +134,8 @@ def headline(comparison: RunComparison) -> str:
         return f"Run {' and run '.join(which)} is invalid: nothing may be concluded from this comparison."
     if comparison.conclusion == "unchanged":
         if all(one.noise is None for one in comparison.deliveries):
-            return (
-                "No change was seen. How much two equal arms differ is not known: neither run has a null arm."
-            )
-        return "Nothing changed beyond what two equal arms show."
+            return "No change was seen. How much two equal services differ is unknown: no run has a null arm."
+        return "Nothing changed beyond what two equal services show."
     if comparison.conclusion == "not_comparable":
         lacking = map(_name_uncompared, find_uncompared(comparison.deliveries, comparison.effects))
         return f"No change was seen in what could be compared; too little could: {'; '.join(lacking)}."
@@ -202,7 +200,7 @@ def _describe_yardstick(change: DeliveryChange) -> str:
     if change.noise is None:
         return "noise unknown: no null arm"
     up_to = "" if change.noise == 1 else "by up to "
-    return f"equal arms differ {up_to}{_describe_noise_of(change)}"
+    return f"equal services differ {up_to}{_describe_noise_of(change)}"
 
 
 def _describe_failures(comparison: RunComparison, change: FailureChange) -> str:
@@ -356,7 +354,7 @@ def _effects(effects: Sequence[EffectChange]) -> list[str]:
         )
         for one in effects
     ]
-    return write.table(("Segment", "Load", "A", "Ratio", "B", "Ratio", "Reading"), rows)
+    return write.table(("Task", "Load", "A", "Ratio", "B", "Ratio", "Reading"), rows)
 
 
 def _status(status: CellStatus | None) -> str:

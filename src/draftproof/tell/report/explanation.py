@@ -263,7 +263,7 @@ def _cite(results: Results, reference: Reference, anchor: str) -> Iterator[_Cite
 
 def _where(row: object) -> str:
     segment, load = getattr(row, "segment", None), getattr(row, "load", None)
-    place = "all segments" if segment == words.POOLED else words.segment(segment) if segment else ""
+    place = "all tasks" if segment == words.POOLED else words.segment(segment) if segment else ""
     return " × ".join(part for part in (place, str(load or "")) if part)
 
 

@@ -360,7 +360,7 @@ def describe_left_out(present: int, shown: int) -> str:
     if shown >= present:
         return ""
     return (
-        f"{present - shown} more segments: status and effect of each stand in the envelope, all figures in "
+        f"{present - shown} more tasks: status and effect of each stand in the envelope, all figures in "
         "results.json"
     )
 

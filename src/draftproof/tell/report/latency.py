@@ -169,7 +169,7 @@ def _quantile(results: Results) -> str:
 
 def _tail_table(results: Results, load: str) -> Table:
     index = {(one.metric, one.arm, one.segment): one for one in results.tail_effects if one.load == load}
-    columns: list[Column[str]] = [kit.left("Segment", lambda segment: kit.head(words.segment(segment)))]
+    columns: list[Column[str]] = [kit.left("Task", lambda segment: kit.head(words.segment(segment)))]
     for metric in dict.fromkeys(one.metric for one in results.tail_effects):
         columns += _tail_columns(results, index, metric)
     worse = {

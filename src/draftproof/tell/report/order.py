@@ -101,8 +101,8 @@ def _null_sentence(noise: Sequence[NoiseRow]) -> str:
         return "The null has no estimate, so the null difference is not known."
     unclean = sum(row.covers_one is False for row in known)
     if not unclean:
-        return f"Two equal arms show no difference in any of {len(known)} comparisons."
-    return f"Two equal arms differ in {unclean} of {len(known)} comparisons."
+        return f"Two equal services show no difference in any of {len(known)} comparisons."
+    return f"Two equal services differ in {unclean} of {len(known)} comparisons."
 
 
 def _plot(results: Results, load: str, points: Sequence[BlockPoint], *, opened: bool) -> BlockPlot:
@@ -149,7 +149,7 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
         kit.left("Null holds 1", lambda one: _yes_no(one.covers_one, bad=False)),
         kit.left("Candidate beyond it", lambda one: _yes_no(one.effect_beyond, bad=None)),
     )
-    caption = "The null difference: two equal arms, all segments"
+    caption = "The null difference: two equal services, all tasks"
     return kit.table(caption, columns, kit.by_load(results, rows, ordered=True))
 
 

@@ -157,7 +157,7 @@ def _open(results: Results, counts: Counter[str], total: int, most: int) -> str:
     if leading is not None and leading.code == "gain_above_gap":
         return "gains, but not from the lowest load up"
     if leading is not None:
-        return f"the load client was late in {counts['invalid']} of {total} cells"
+        return f"the client was late in {counts['invalid']} of {total} cells"
     held, _ = name_withheld(results.cells)
     if held:
         return f"faster in {held} of {total} cells, other conditions open"
@@ -166,10 +166,11 @@ def _open(results: Results, counts: Counter[str], total: int, most: int) -> str:
     settled = [
         f"{counts[one]} {words.STATUSES[one].adjective}" for one in words.STATUSES if one != "inconclusive"
     ]
-    named = [text for text in settled if not text.startswith("0")]
-    parts = [f"{counts['inconclusive']} of {total} cells not settled", *named]
-    room = (most - len(parts[0].split())) // 2
-    return ", ".join(parts[: 1 + room])
+    said = f"{counts['inconclusive']} of {total} cells not settled"
+    for text in settled:
+        longer = f"{said}, {text}"
+        said = said if text.startswith("0") or len(longer.split()) > most else longer
+    return said
 
 
 def _adopted(results: Results, most: int) -> str:

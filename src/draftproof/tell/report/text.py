@@ -267,7 +267,7 @@ def _effects(results: Results) -> list[str]:
     header = ("Metric", "Load", "Arm", "Ratio", "Interval", "Basis")
     shown = len(header) if any(row[-1] for row in rows) else len(header) - 1
     table = write.table(header[:shown], [row[:shown] for row in rows])
-    return write.section("Ratios between arms, all segments (below 1 is faster)", table)
+    return write.section("Ratios between arms, all tasks (below 1 is faster)", table)
 
 
 def _acceptance(results: Results) -> list[str]:
@@ -283,7 +283,7 @@ def _acceptance(results: Results) -> list[str]:
         if c.acceptance and is_drafting(c)
     ]
     header = ("Load", "Arm", "Accepted", "Length where drafted", "Tokens per decode step")
-    return write.section("Acceptance, all segments", write.table(header, rows))
+    return write.section("Acceptance, all tasks", write.table(header, rows))
 
 
 def _delivery(results: Results) -> list[str]:

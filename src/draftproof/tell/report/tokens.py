@@ -325,7 +325,9 @@ def disagreement_sentence(rows: list[EstimatorRow]) -> str:
     if not known:
         return "No estimator had both arms to compare."
     ratios, sides = [ratio for ratio, _ in known], [_read_side(ratio, null) for ratio, null in known]
-    beyond = " by more than it sees two equal arms differ" if any(row.null_ratio_mean for row in rows) else ""
+    beyond = (
+        " by more than it sees two equal services differ" if any(row.null_ratio_mean for row in rows) else ""
+    )
     return (
         f"The same requests read as {write.change(min(ratios))} by one estimator's mean and "
         f"{write.change(max(ratios))} by another's: {sides.count(-1)} of {len(ratios)} see the candidate "

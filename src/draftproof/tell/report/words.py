@@ -156,14 +156,16 @@ def metric(name: str) -> str:
 
 
 def segment(key: str) -> str:
-    """Return "code_edit · ar" for "task=code_edit,language=ar"; the pooled row is "All segments"."""
-    return "All segments" if key == POOLED else show_labels(key, " · ")
+    """Return "code_edit · ar" for "task=code_edit,language=ar"; the pooled row is "All tasks"."""
+    return "All tasks" if key == POOLED else show_labels(key, " · ")
 
 
 def segment_heading(segments: tuple[str, ...]) -> str:
-    """Return "Segment (task · language)" where all segments share their dimensions, else "Segment"."""
+    """Return "Task" where that forms all cells, else "Segment (task · language)", or "Segment"."""
     named = {" · ".join(name for name, _ in split_key(key)) for key in segments if key != POOLED}
     dimensions = named.pop() if len(named) == 1 else ""
+    if dimensions == "task":
+        return "Task"
     return f"Segment ({dimensions})" if dimensions else "Segment"
 
 

@@ -101,7 +101,7 @@ def test_two_runs_that_are_alike_are_three_lines():
     calm = build_comparison(deliveries=(quiet,), conclusion="unchanged")
     first, second, third = render_comparison(calm).splitlines()
     assert first == "UNCHANGED   api (A) and api (B)"
-    assert second == "  Nothing changed beyond what two equal arms show."
+    assert second == "  Nothing changed beyond what two equal services show."
     assert third.startswith("  1 figures of delivery and 0 effects compared; both verdicts: defer.")
     assert len(render_comparison(calm, full=True).splitlines()) > 3
     assert len(render_comparison(build_comparison()).splitlines()) > 3
@@ -111,7 +111,7 @@ def test_a_changed_delivery_is_one_plain_sentence():
     """The sentence states both values, the interval, the yardstick, and that it proves no speculation."""
     text = flat(build_comparison())
     assert "the delivery changed: 3.90 tokens per chunk where there were 1.00" in text
-    assert "(B / A 3.90 [3.70, 4.10]; equal arms differ by up to 2.1% (A, B))" in text
+    assert "(B / A 3.90 [3.70, 4.10]; equal services differ by up to 2.1% (A, B))" in text
     assert "The mechanism of Candidate is undisclosed" in text
     assert "buffer, a proxy or a stream interval" in text
     assert text.startswith("CHANGED api (A) and api (B) Changed from A to B: delivery.")
@@ -125,7 +125,7 @@ def test_without_a_null_arm_the_noise_is_called_unknown():
     assert "the change may be no larger" in text
     quiet = build_delivery_change(noise=None, noise_from="none", reading="within_noise")
     calm = build_comparison(deliveries=(quiet,), conclusion="unchanged")
-    assert "not known: neither run has a null arm" in headline(calm)
+    assert "unknown: no run has a null arm" in headline(calm)
     assert "within noise" not in flat(calm)
 
 
@@ -160,7 +160,7 @@ def test_what_could_not_be_compared_is_not_called_unchanged():
 def test_equal_arms_that_show_nothing_beyond_chance_are_not_said_to_agree():
     """A null interval of ±15 % around 1 is no 0 %."""
     text = flat(build_comparison(deliveries=(build_delivery_change(noise=1.0),)))
-    assert "equal arms differ by chance only (A, B)" in text
+    assert "equal services differ by chance only (A, B)" in text
     assert "0% (A, B)" not in text
 
 

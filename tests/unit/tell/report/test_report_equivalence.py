@@ -42,7 +42,7 @@ def test_the_sentence_says_the_overall_statement_and_the_null(batching):
     assert sentence.startswith(
         "Over all loads, the candidate's outputs against the baseline's: differs: batching."
     )
-    assert "Two equal arms: tested: no difference larger than 11.7 %" in sentence
+    assert "Two equal services: tested: no difference larger than 11.7 %" in sentence
     assert "differs: batching" in render_full(batching)
     assert "differs: batching" in render_html(batching)
 
@@ -93,7 +93,7 @@ def test_results_of_an_earlier_version_say_what_is_missing():
 def test_a_run_in_which_every_request_failed_reads_as_unknown():
     """Nothing to compare is no agreement."""
     results = compute_results(OutputWorld(answer=lambda _: Said((1,), outcome="timeout")).run())
-    assert "unknown: no output was answered in both arms" in equivalence_sentence(results)
+    assert "unknown: no prompt was answered in both arms" in equivalence_sentence(results)
     assert render_html(results)
 
 

@@ -111,7 +111,7 @@ def test_a_tail_row_shows_ratio_and_null_of_both_metrics():
     panels = build_tails(results)
     assert len(panels) == 2
     (group,) = panels[0].table.groups
-    assert group.rows[0].cells[0].text == "All segments"
+    assert group.rows[0].cells[0].text == "All tasks"
     assert len(group.rows) == 1
     assert [cell.text for cell in group.rows[0].cells[1:]] == ["1.10", "1.10", "60 / 30"] * 2
     worse = GuardrailStanding(
@@ -120,7 +120,7 @@ def test_a_tail_row_shows_ratio_and_null_of_both_metrics():
     first = msgspec.structs.replace(results.cells[0], guardrails=(worse,))
     harmed = msgspec.structs.replace(results, cells=(first, *results.cells[1:]))
     (group,) = build_tails(harmed)[0].table.groups
-    assert [row.cells[0].text for row in group.rows] == ["All segments", "rewriting"]
+    assert [row.cells[0].text for row in group.rows] == ["All tasks", "rewriting"]
     assert tails_title(results) == "The tail: p95 against the baseline"
 
 
@@ -199,6 +199,6 @@ def test_the_page_holds_one_cell_and_720(segments, loads):
     figure = Figure(value=None, needed=44, reason="6 of 50")
     page = render_html(make_order(make_tails(results, figure)), None)
     assert page.count("<details") >= loads
-    assert ("more segments: status and effect" in page) is (segments > 12)
+    assert ("more tasks: status and effect" in page) is (segments > 12)
     panels = build_tails(make_tails(results, figure))
     assert sum(len(group.rows) for panel in panels for group in panel.table.groups) <= 13 * loads

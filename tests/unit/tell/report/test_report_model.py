@@ -212,7 +212,7 @@ def test_envelope_entries_of_one_limit_share_a_line():
 
 @pytest.mark.parametrize(
     ("segment", "label"),
-    [("all", "All segments"), ("task=code_edit,language=ar", "code_edit · ar"), ("anything", "anything")],
+    [("all", "All tasks"), ("task=code_edit,language=ar", "code_edit · ar"), ("anything", "anything")],
 )
 def test_segments_read_as_words(segment, label):
     """Labels are as given, without their dimension; an unusual name stays as it is."""

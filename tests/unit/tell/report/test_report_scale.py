@@ -57,14 +57,14 @@ def test_a_large_run_has_a_map_in_the_place_of_the_chart(large_model):
 
 def test_tables_of_a_large_run_say_how_many_segments_they_leave_out(large_page):
     """A table that shows twelve of sixty says that forty-eight are missing and where they are."""
-    said = re.findall(r"(\d+) more segments: status and effect of each stand in the envelope", large_page)
+    said = re.findall(r"(\d+) more tasks: status and effect of each stand in the envelope", large_page)
     assert said
     assert set(said) == {"48"}
 
 
 def test_small_run_leaves_nothing_out():
     """A run of a few segments shows them all."""
-    assert "more segments" not in render_html(SMALL, MANIFEST)
+    assert "more tasks" not in render_html(SMALL, MANIFEST)
 
 
 def test_slowest_and_fastest_segments_are_kept():

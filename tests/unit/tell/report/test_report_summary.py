@@ -127,7 +127,7 @@ def test_a_late_client_is_the_first_reason_everywhere():
     late = Reason(code="invalid_client", text="The client was late.", evidence=Reference("periods"))
     gap = Reason(code="incomplete", text="Some are missing.", evidence=Reference("arm_cells"))
     run = with_cells(USUAL, "inconclusive", "inconclusive", "invalid", reasons=(late,))
-    assert answer(run) == "Inconclusive: the load client was late in 5 of 10 cells."
+    assert answer(run) == "Inconclusive: the client was late in 5 of 10 cells."
     assert summarise(run, "a").next == ("draftproof run a/plan.toml --wait-for-quiet",)
     both = with_cells(USUAL, "inconclusive", "inconclusive", "invalid", reasons=(late, gap))
     assert answer(both) == "Inconclusive: the run is not complete."

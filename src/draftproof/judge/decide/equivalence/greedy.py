@@ -97,10 +97,10 @@ def _state(arm: str, load: str, pairs: PairTable, level: float) -> str:
         f"{int(null_differs.sum())} of the null's"
     )
     beyond = difference.low is not None and difference.low > 0
-    return f"{counts}: {'beyond' if beyond else 'not shown to be beyond'} what two equal arms show."
+    return f"{counts}: {'beyond' if beyond else 'not shown to be beyond'} what two equal services show."
 
 
-NO_NULL = "without a null arm there is no telling what two equal arms would show"
+NO_NULL = "without a null arm it is unknown what two equal services would show"
 
 
 def compare_greedy(

@@ -205,10 +205,10 @@ STATISTIC_WORDS: dict[str, str] = {
     "bigram_distance": "bigrams",
 }
 NO_MARGINS = (
-    "How close the two likeliest tokens were is not known (logprobs = true and top_logprobs = 2 in every "
-    "arm's request tell it, where the engine states token ids)"
+    "How close the two most likely tokens were is unknown (to record it, set logprobs = true and "
+    "top_logprobs = 2 in every arm's request; the engine must state token ids)"
 )
-NOTHING = "no output was answered in both arms"
+NOTHING = "no prompt was answered in both arms"
 
 
 def describe_row(
@@ -319,7 +319,7 @@ def _explain(
     contract: str | None,
 ) -> Iterator[str]:
     if arm == NULL_ARM:
-        yield "This is the null: the baseline against itself, by which the other arms are read"
+        yield "This is the null: the baseline against itself, with which the other arms are compared"
     if own.greedy is not None:
         yield from _explain_greedy(arm, own, own.greedy, judged)
     yield from _explain_tests(own)
@@ -327,11 +327,11 @@ def _explain(
         yield _explain_batching(null)
     if judged.cause == "undetermined" and own.rejected and own.may_be_rounding:
         yield (
-            "More differ than in the null, but without margins rounding in the wider pass that verifies "
-            "drafts cannot be told from another rule of acceptance"
+            "More differ than in the null; without token margins the cause may be rounding in the "
+            "verification pass or the acceptance rule"
         )
     if judged.cause is not None and own.load == ALL_LOADS:
-        yield "The cause over all loads is the gravest of those at the single loads"
+        yield "The cause over all loads is that of the worst single load"
     yield from _explain_contract(judged, contract)
 
 
@@ -342,7 +342,7 @@ def _explain_greedy(
     if greedy.null_prompts is not None:
         said += f", {greedy.null_differing_prompts} of {greedy.null_prompts} in the null"
     elif arm != NULL_ARM:
-        said += "; without a null arm the service's own variation is not known"
+        said += "; without a null arm the service's own variation is unknown"
     yield said
     test = find_test(own.tests, "greedy", "differing_prompts")
     if test is not None and test.adjusted_p is not None and test.arm_value:
@@ -359,11 +359,11 @@ def _explain_greedy(
 def _explain_margins(margins: Margins) -> str:
     if not margins.known:
         return NO_MARGINS
-    tie = f"a tie of at most {margins.tie_nats:g} nat"
-    said = f"{margins.tied} of {margins.known} divergences with a known margin lie at {tie}"
+    tie = f"a margin of at most {margins.tie_nats:g} nat"
+    said = f"{margins.tied} of {margins.known} divergences with a known margin are ties ({tie}"
     if margins.null_largest_nats is not None and margins.null_largest_nats > margins.tie_nats:
-        said += f" or of {margins.null_largest_nats:.3g} nat, as the null's do"
-    return f"{said}; the largest margin is {margins.largest_nats:.3g} nat"
+        said += f", or {margins.null_largest_nats:.3g} nat as in the null"
+    return f"{said}); the largest margin is {margins.largest_nats:.3g} nat"
 
 
 def _explain_tests(own: OutputComparison) -> Iterator[str]:
@@ -373,11 +373,11 @@ def _explain_tests(own: OutputComparison) -> Iterator[str]:
         shown = [one for one in judged if one.differs]
         if shown:
             names = ", ".join(f"{STATISTIC_WORDS[one.statistic]} (p = {one.adjusted_p:.2g})" for one in shown)
-            yield f"Of {words} {len(shown)} of {len(judged)} statistics differ, corrected: {names}"
+            yield f"{len(shown)} of {len(judged)} statistics of {words} differ, corrected: {names}"
         elif judged and scope == "sampled":
             yield f"None of {len(judged)} statistics of {words} differs, corrected for their number"
         elif tests and scope == "sampled":
-            yield f"Of {words} there are too few draws for any test to show a difference"
+            yield f"There are too few draws of {words} for any test to show a difference"
 
 
 def _explain_batching(null: OutputComparison | None) -> str:
@@ -389,11 +389,11 @@ def _explain_batching(null: OutputComparison | None) -> str:
 
 def _explain_contract(judged: Judgement, contract: str | None) -> Iterator[str]:
     if judged.is_contradicted:
-        yield "The contract calls the outputs guaranteed by method, and these outputs contradict it"
+        yield "The contract says that the method guarantees the outputs, and these outputs contradict it"
     elif contract == "approximate":
         yield "The method is approximate by its contract: no test makes it lossless"
     elif contract == GUARANTEED and judged.status == "guaranteed":
-        yield "The contract calls the outputs guaranteed by method, and no test contradicts it"
+        yield "The contract says that the method guarantees the outputs, and no test contradicts it"
 
 
 def _share(value: float) -> str:

@@ -327,6 +327,6 @@ def _describe(found: Diagnosis, source: str, effects: EffectIndex, faults: Fault
     effect = effects.get(("tpot_ns", "candidate", "baseline", ALL_SEGMENTS, load))
     null = null_difference_at(effects, "tpot_ns", load)
     if read_direction(effect.ratio if effect else None, null) is None:
-        yield "Whether decoding is faster or slower than two equal arms differ is not shown."
+        yield "Whether decoding differs by more than two equal services do is not shown."
     elif measured is not None:
         yield f"The decode speed-up predicts {predicted:.2f} times; {measured:.2f} was measured."
