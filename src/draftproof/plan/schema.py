@@ -408,9 +408,9 @@ class Sequential(_Strict):
         3,
         ge=2,
         le=8,
-        description="Interim analyses of a load, evenly spread over its blocks: the first after half of them, never "
-        "before as many as a gain takes, the last after all. Their number and times are fixed here, so each "
-        "interval holds at all of them together.",
+        description="Interim analyses of a load, evenly spread over its blocks: the first after half, "
+        "never before as many as a gain takes, the last after all. Their number and times are fixed here, so "
+        "each interval holds at all of them together.",
     )
     spending: Literal["obrien_fleming", "pocock"] = Field(
         "obrien_fleming",
