@@ -70,6 +70,8 @@ client_lag_ms = 5000.0
 repeat_disturbed = {repeat_disturbed}
 stall_ms = 5000.0
 behaviour_probes = {probes}
+
+{tables}
 """
 DEFAULTS = {
     "concurrency": 1,
@@ -85,6 +87,7 @@ DEFAULTS = {
     "baseline_settings": "",
     "candidate_settings": "",
     "probes": "false",
+    "tables": "",
     # Whoever else uses the cores of a test machine adds no request to a run whose requests are counted.
     "repeat_disturbed": "false",
 }

@@ -3,6 +3,7 @@
 import random
 import shutil
 
+from draftproof.cli.live import describe_analysis
 from draftproof.measure.run.reporting import recompute
 
 FAST = ("--acceptance", "active", "--tokens-per-chunk", "2")
@@ -54,3 +55,28 @@ def test_report_depends_on_the_records_alone(stage, tmp_path):
     journal.write_bytes(b"".join(lines))
     recompute(copy, write=True)
     assert {name: (copy / name).read_bytes() for name in wanted} == wanted
+
+
+def test_a_sequential_run_ends_where_it_knows(stage, tmp_path):
+    """Of twelve blocks a gain of a half takes six; a copy says the same, and nothing is left to resume."""
+    stage.write_items(24)
+    results = stage.run(
+        baseline=("--gap-ms", "4"), candidate=(*FAST, "--gap-ms", "4"), block_size=2, tables="[sequential]"
+    )
+    (analysis,) = results.analyses
+    assert (analysis.blocks, analysis.planned, analysis.ended) == (6, 12, "settled")
+    assert "after 6 of 12 blocks: 1 gain. It ends here" in describe_analysis(analysis)
+    assert (results.counts["measured"], results.verdict.decision) == (24, "adopt")
+    shutil.copytree(stage.out, tmp_path / "copy")
+    assert recompute(tmp_path / "copy", write=True) == results
+    assert stage.resume() == results
+
+
+def test_a_sequential_run_goes_on_while_it_does_not_know(stage):
+    """Arms of one speed are no gain and no harm that a few blocks show; the last analysis is the end."""
+    stage.write_items(24)
+    sequential = "[sequential]\nfutility = 0.0"
+    results = stage.run(baseline=("--tokens-per-chunk", "2"), candidate=FAST, tables=sequential)
+    assert [one.blocks for one in results.analyses if one.ended is None] in ([4, 5], [4], [])
+    assert results.verdict.decision in {"defer", "inconclusive"}
+    assert results.counts["measured"] in {2 * 24, 2 * 20, 2 * 16}

@@ -18,14 +18,13 @@ _SMALL_MARGIN = 0.10
 _STARTER_PART = """{ language = ["en"], sampling = ["regulated"], \
 task = ["rewriting", "grounded", "explanation", "chat"] }"""
 _LOAD_WHY = """\
-Requests in flight: the ordinary load and the intended peak; a block is a measurement period of each arm, and
-six are the fewest. Rates, bursts, classes and recorded arrivals: docs/load.md."""
+Requests in flight: the ordinary load and the intended peak; a block is a measurement period of each arm, six
+are the fewest. A load ends where an analysis settles it. Rates, recorded arrivals: docs/load.md."""
 _LOG_WHY = """\
 A log is a fair sample of the traffic that it is from. If yours is none, say "synthetic": a verdict is then a
 pilot hypothesis."""
 _STARTER_WHY = """\
-The starter prompts are written for the project, not taken from traffic: a verdict on them is a pilot
-hypothesis. With a fair sample of your own prompts say "representative"."""
+Starter prompts are no traffic: a verdict on them is a pilot. A fair sample of yours is "representative"."""
 _TRACE_WHY = """\
 A trace that keeps no prompts is asked with invented words, so its verdict is a pilot hypothesis. Where it has
 the prompts and is a fair sample of your traffic, say "representative"."""
@@ -97,10 +96,7 @@ def _describe_prompts(prompts: Prompts, count: int) -> dict[str, Any]:
         f" Of each segment {each} are asked, chosen by the seed: all would take "
         f"{sum(prompts.sizes) / count:.1f} times as long."
     )
-    pilot = (
-        f"{count} prompts are too few for what representative evidence must show: the tail "
-        f"({Thresholds().tail_quantile}) and failures take {least}. So a verdict is a pilot hypothesis."
-    )
+    pilot = f"{count} prompts are a pilot: the tail ({Thresholds().tail_quantile}) and failures take {least}."
     return {
         "evidence": "representative" if count >= least else "pilot",
         "evidence_why": _LOG_WHY if count >= least else pilot,

@@ -199,6 +199,7 @@ def _assemble(
         label_acceptance=compute_label_acceptance(prepared),
         load_sizes=prepared.sizes,
         knee=knee,
+        analyses=prepared.run.analyses,
         headline=headline,
         **rows,
     )

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.core.records import Analysis
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.metrics.delivery import DeliverySummary
 from draftproof.judge.results.decide import (
@@ -295,6 +296,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report shows, a pure function of the run directory.
 
     `loads` are (name, requests kept in flight) in order, None for an open loop; `load_sizes` say more.
+    `analyses` are those that were made while the run went on.
     """
 
     schema_version: int
@@ -344,6 +346,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     knee: KneeSearch | None = None
     load_sizes: dict[str, LoadSize] = {}
     clients: tuple[ClientUse, ...] = ()
+    analyses: tuple[Analysis, ...] = ()
     headline: Headline | None = None
 
     @property

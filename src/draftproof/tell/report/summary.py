@@ -208,11 +208,17 @@ def _compared(results: Results) -> str:
     size = (
         _count(found.prompts, "prompt"),
         _count(found.requests, "request"),
-        _count(found.blocks, "block"),
+        _count_blocks(results, found.blocks),
         _count(len(results.loads), "load"),
         write.hours(found.measured_s / 3600),
     )
     return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}."
+
+
+def _count_blocks(results: Results, blocks: int) -> str:
+    """Return "9 blocks", of a run whose loads ended where they were settled "9 of 14 blocks"."""
+    spared = sum(one.planned - one.blocks for one in results.analyses if one.ended)
+    return f"{blocks:,} of {_count(blocks + spared, 'block')}" if spared else _count(blocks, "block")
 
 
 def _count(number: int, noun: str) -> str:
