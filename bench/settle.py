@@ -2,8 +2,8 @@
 """How soon a verdict settles: power, requests and errors of the rules, simulated; writes bench/settle.json.
 
 Cells are drawn as numbers and judged by the statistics of the product itself (`judge/stats`,
-`decide_effect`), without records: thousands of runs in minutes. Guardrails are taken to hold: what is shown is
-what the deciding metric costs. Beside today's rule stands the one it replaced: one interval for all cells, the
+`decide_effect`), without records: thousands of runs in minutes. Guardrails are taken to hold: what is shown
+is what the deciding metric costs. Beside the rule stands the one it replaced: one interval for all cells, the
 baseline alone as the reference, no status for a cell without a gain, a fixed size. `bench/study.py` judges
 whole runs.
 """
@@ -145,7 +145,7 @@ def judge_load(
 
 
 class Settled(NamedTuple):
-    """One run: the status of each cell, requests asked, and how many joint intervals of all cover the truth."""
+    """One run: the status of each cell, requests asked, and how many joint intervals cover the truth."""
 
     statuses: tuple[tuple[str, ...], ...]
     requests: int
