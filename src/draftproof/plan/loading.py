@@ -81,7 +81,8 @@ def load_builtin_plan(name: str) -> tuple[Plan, str]:
         return plan, text
     workload = plan.workload.model_copy(update={"items_per_segment": 2, "max_tokens": 24})
     load = tuple(level.model_copy(update={"repeats": 1, "block_size": None}) for level in plan.load)
-    plan = plan.model_copy(update={"name": f"{plan.name}-quick", "workload": workload, "load": load})
+    changes = {"name": f"{plan.name}-quick", "workload": workload, "load": load, "sequential": None}
+    plan = plan.model_copy(update=changes)
     return plan, render_plan(plan)
 
 
