@@ -130,7 +130,7 @@ def test_every_grid_has_a_sentence(grid, is_complete, evidence):
 
 @given(figures(), st.floats(1.0, 1.5))
 def test_widening_an_interval_never_periods_one_claim_into_another(figure, factor):
-    """A wider interval keeps the claim, or one that it implies, or becomes inconclusive; it makes no new one."""
+    """A wider interval keeps the claim or one that it implies, or is inconclusive; it makes no new claim."""
     if figure.value is None:
         assert decide_effect(figure, THRESHOLDS) == "inconclusive"
         return

@@ -102,12 +102,22 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 EvidenceLevel = Literal["representative", "pilot", "synthetic", "smoke"]
 
 
+class EarlierRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of the same question that began before in the same folder, and how many came to each decision.
+
+    A run that has none is "not ended". `runs` is None where the ledger cannot be read.
+    """
+
+    runs: int | None
+    decisions: dict[str, int] = {}
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a run, written before the first request and never changed by a report.
 
     `references` is what each `${NAME}` of the plan stood for, secrets masked. `source_sha256` is over the
     Python files of the draftproof that measured (core/build.py), `folder` the name of the run's folder when
-    it began; None for runs from before they were noted.
+    it began, `earlier` what the ledger beside it says; None for runs from before they were noted.
     """
 
     schema_version: int
@@ -130,3 +140,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     source_sha256: str | None = None
     references: dict[str, str] = {}
     folder: str | None = None
+    earlier: EarlierRuns | None = None

@@ -200,6 +200,7 @@ def _assemble(
         load_sizes=prepared.sizes,
         knee=knee,
         analyses=prepared.run.analyses,
+        earlier=manifest.earlier,
         headline=headline,
         **rows,
     )

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.core.manifests import EarlierRuns
 from draftproof.core.records import Analysis
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.metrics.delivery import DeliverySummary
@@ -296,7 +297,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report shows, a pure function of the run directory.
 
     `loads` are (name, requests kept in flight) in order, None for an open loop; `load_sizes` say more.
-    `analyses` are those that were made while the run went on.
+    `analyses` are those that were made while the run went on, `earlier` the runs of its question before it.
     """
 
     schema_version: int
@@ -347,6 +348,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     load_sizes: dict[str, LoadSize] = {}
     clients: tuple[ClientUse, ...] = ()
     analyses: tuple[Analysis, ...] = ()
+    earlier: EarlierRuns | None = None
     headline: Headline | None = None
 
     @property

@@ -10,6 +10,7 @@ import platform
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import psutil
 import uvloop
 
@@ -47,6 +48,7 @@ from draftproof.services.arms.preflight import PreflightReport
 from draftproof.services.arms.request_fit import find_tokenizer
 from draftproof.services.telemetry.host import name_cpu
 from draftproof.store import LOG_FOLDER, RunDirectory
+from draftproof.store.ledger import begin, end
 from draftproof.workload.items import Item
 from draftproof.workload.recordings import cap_evidence
 
@@ -142,7 +144,7 @@ async def _run_new(job: Prepared, text: str, out: Path, progress: Progress, pati
         async with running_arms(make, watch, progress, stop) as service_group:
             report = preflight(service_group, job.items, job.model)
             report.raise_errors()
-            manifest = _manifest(job, text, service_group, report, out)
+            manifest = _begin(_manifest(job, text, service_group, report, out), out)
             with RunDirectory.create(out, text, job.plan, manifest, job.items) as run:
                 watch.keep_in(run.append_beside)
                 return await _measure(run, service_group, job.items, watch, stop)
@@ -205,6 +207,11 @@ async def _measure_all(
         await search_knee(run, service_group, watch.progress, watch)
 
 
+def _begin(manifest: Manifest, out: Path) -> Manifest:
+    """Note in the ledger that a run begins, and return its manifest with what came before."""
+    return msgspec.structs.replace(manifest, earlier=begin(out.absolute().parent, manifest))
+
+
 def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool) -> Results:
     """Compute the results; answers of a run that ended early are not judged, which may cost."""
     with RunDirectory.open(out) as run:
@@ -216,7 +223,9 @@ def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool)
             uvloop.run(judge_run(run, progress, contents))
     progress.phase("Computing the verdict")
     run.compact()
-    return recompute(out, write=True)
+    results = recompute(out, write=True)
+    end(out.absolute().parent, contents.manifest, results.verdict.decision)
+    return results
 
 
 def _manifest(

@@ -212,7 +212,18 @@ def _compared(results: Results) -> str:
         _count(len(results.loads), "load"),
         write.hours(found.measured_s / 3600),
     )
-    return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}."
+    return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}.{_say_earlier(results)}"
+
+
+def _say_earlier(results: Results) -> str:
+    """Say how many runs of this question came before, and how they ended."""
+    earlier = results.earlier
+    if earlier is None or earlier.runs == 0:
+        return ""
+    if earlier.runs is None:
+        return " Earlier runs unknown."
+    ended = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in earlier.decisions.items())
+    return f" {_count(earlier.runs, 'earlier run')} of this question: {ended}."
 
 
 def _count_blocks(results: Results, blocks: int) -> str:
