@@ -1,8 +1,8 @@
 """Earlier runs of one question: a chain of lines in the folder that holds the runs.
 
-Who repeats a run until it pleases has spent more error than one run allows. So each run notes that it began,
-and what it came to, in `draftproof-runs.jsonl` beside it; each line holds the hash of the line before, so that
-none can be taken out unseen. A question is what is served, asked and compared, whatever margins the plan states.
+Who repeats a run until it pleases has spent more error than one run allows. So each run notes that it
+began, and what it came to, in `draftproof-runs.jsonl` beside it; each line holds the hash of the line before,
+so that none can be taken out unseen. A question is what is served, asked and compared, whatever the margins.
 """
 
 import contextlib
