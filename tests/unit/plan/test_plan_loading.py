@@ -268,7 +268,7 @@ def test_demo_plan_is_a_plan_and_its_text_states_it():
     """The demo's text reads back as the demo's plan, with three arms and two loads."""
     plan, text = load_builtin_plan("demo")
     assert parse_plan(text) == plan
-    assert [level.concurrency for level in plan.load] == [1, 8]
+    assert [level.concurrency for level in plan.load] == [1, 4]
     assert plan.arms.alternative is not None
 
 
