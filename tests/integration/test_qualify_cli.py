@@ -30,7 +30,7 @@ ITEMS = [
 DRAFTED, IDLE = SpecCounts(4, 16, 4, (0, 4)), SpecCounts(0, 0, 0)
 COMMANDS = (
     *("demo", "init", "plan", "check", "run", "report", "verdict", "judge", "compare", "package", "verify"),
-    *("samples", "costs", "rules", "client-check", "fetch", "serve"),
+    *("samples", "costs", "screen", "rules", "client-check", "fetch", "serve"),
 )
 
 
