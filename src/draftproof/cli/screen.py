@@ -63,7 +63,10 @@ _Greedy = Annotated[
     ),
 ]
 _MaxNumSeqs = Annotated[int, typer.Option(min=1, help="Answers made at once.")]
-_MaxModelLen = Annotated[int, typer.Option(min=8, help="Longest prompt plus answer, tokens.")]
+_MaxModelLen = Annotated[
+    int | None,
+    typer.Option(min=8, help="Longest prompt plus answer, tokens.", show_default="the candidate's"),
+]
 _NumThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="torch's own")]
 _MOST_DRAFTS = 64
 
@@ -83,7 +86,7 @@ def screen(
     ngram_match: _Match = None,
     greedy_drafts: _Greedy = None,
     max_num_seqs: _MaxNumSeqs = 16,
-    max_model_len: _MaxModelLen = 2048,
+    max_model_len: _MaxModelLen = None,
     num_threads: _NumThreads = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,7 +120,7 @@ def screen(
                 model_path=str(path),
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max(512, 2 * max_num_seqs),
-                max_model_len=max_model_len,
+                max_model_len=max_model_len or screening.find_context(found.settings),
                 num_threads=num_threads,
                 dtype=found.plan.target.dtype or "float32",
             ),

@@ -42,6 +42,7 @@ LATER_TURNS = "later turns of a conversation are screened from a run, which has 
 _UNANSWERED = "the run has no whole answer of its baseline"
 _NOT_TEXT = "its answer has tool calls or reasoning, and the service gave no token ids"
 _OTHER_COUNT = "its text is not as many tokens as the service counted, which gave no token ids"
+_CONTEXT = 2048  # tokens, the reference engine's own
 _SHOWN_LENGTHS, _SHOWN_METHODS, _SHOWN_SEGMENTS = 8, 6, 11
 # The shortest and the longest match of an engine's lookup; llama.cpp's ngram-simple knows one length.
 _LOOKUP_NAMES = {
@@ -266,10 +267,19 @@ def _name_rule(engine: str, settings: Settings) -> str | None:
 
 def find_lookup(engine: str, settings: Settings) -> Lookup:
     """Return how the candidate's engine looks n-grams up, as its settings say; vLLM takes the first match."""
-    low, high = (settings.get(f"speculation.{name}") for name in _LOOKUP_NAMES.get(engine, _LOOKUP_NAMES[""]))
-    if not (isinstance(low, int) and isinstance(high, int) and 1 <= low <= high):
-        low, high = Lookup().ngram_min, Lookup().ngram_max
-    return Lookup(ngram_min=low, ngram_max=high, earliest=engine == "vllm")
+    stated = [settings.get(f"speculation.{name}") for name in _LOOKUP_NAMES.get(engine, _LOOKUP_NAMES[""])]
+    own = Lookup(earliest=engine == "vllm")
+    low, high = (
+        value if isinstance(value, int) and value > 0 else usual
+        for value, usual in zip(stated, (own.ngram_min, own.ngram_max), strict=True)
+    )
+    return own if low > high else Lookup(ngram_min=low, ngram_max=high, earliest=own.earliest)
+
+
+def find_context(settings: Settings) -> int:
+    """Return the longest prompt plus answer of the candidate, tokens, where its settings say."""
+    stated = settings.get("max_model_len")
+    return stated if isinstance(stated, int) and stated > 0 else _CONTEXT
 
 
 def drafts_greedily(engine: str, settings: Settings) -> bool:

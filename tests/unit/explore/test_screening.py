@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cost_builders import build_costs
 
 from draftproof.core.errors import StoreError, UsageError
 from draftproof.core.records import ScreenedAnswer, Withheld
@@ -215,3 +216,24 @@ def test_one_screen_shows_methods_and_segments() -> None:
     assert "more" in shown
     with pytest.raises(UsageError, match="batch 3 was not timed"):
         screening.render_screening(found, 3)
+
+
+def test_step_costs_choose_the_length(tmp_path) -> None:
+    """With what `costs` wrote, every segment shows its best number of drafts and the time it predicts."""
+    costs = build_costs(method="ngram")
+    (tmp_path / "costs.json").write_bytes(msgspec.json.encode(costs))
+    loaded = screening.load_costs(tmp_path)
+    assert loaded == costs
+    source = open_source(FIXTURES / "runs" / "vllm-ngram")
+    teacher = RecordedTeacher("vllm-ngram")
+    priced = msgspec.structs.replace(JOB, costs=loaded)
+    found, _ = screen_source(source, teacher, priced, Progress())
+    longest = max(costs.draft_lengths)
+    assert all(bool(cell.ratios) == (cell.draft_length <= longest) for cell in found.cells)
+    shown = screening.render_screening(found, costs.batches[-1])
+    assert f"Predicted time per token at batch {costs.batches[-1]}" in shown
+    assert " k=" in shown
+    newer = msgspec.structs.replace(costs, schema_version=99)
+    (tmp_path / "costs.json").write_bytes(msgspec.json.encode(newer))
+    with pytest.raises(UsageError, match="newer"):
+        screening.load_costs(tmp_path)
