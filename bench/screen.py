@@ -75,7 +75,7 @@ class Bench:
         self.config = EngineConfig(
             model_path=str(demo_model_path()), max_num_seqs=16, max_num_batched_tokens=512
         )
-        self.plain = Screener(self.config, methods=())
+        self.plain = Screener(self.config, methods=("ngram",))
         self.target = self.plain.target
         self.families = {name: self._family(name) for name in (*SHIPPED, SKIPPED)}
         items = [item for item in load_workload("builtin:starter").items if not item.follow_ups]
@@ -184,8 +184,8 @@ def choose_batch(bench: Bench, name: str, say: Any) -> tuple[int, dict[str, floa
     return min(seconds, key=lambda batch: seconds[batch]), {str(k): round(v, 2) for k, v in seconds.items()}
 
 
-def compare_greedy(bench: Bench, say: Any) -> tuple[dict[str, Any], dict[str, Spent]]:
-    """Decode and screen the greedy prompts; return the families' figures and the seconds of decoding."""
+def compare_greedy(bench: Bench, say: Any) -> dict[str, Any]:
+    """Decode and screen the greedy prompts; return what was found."""
     with stopwatch() as answering:
         answers = bench.plain.answer(bench.greedy)
     say(f"answered {len(answers)} prompts, {sum(map(len, answers))} tokens: {answering[0]}")
@@ -220,7 +220,7 @@ def compare_greedy(bench: Bench, say: Any) -> tuple[dict[str, Any], dict[str, Sp
         }
     _, together = expect(bench.screener(*SHIPPED), bench.greedy, answers)
     total = sum((decoding[name] for name in SHIPPED), Spent(0.0, 0.0))
-    summary = {
+    return {
         "speed_ratio": round(total.wall_s / together.wall_s, 2),
         "cpu_ratio": round(total.cpu_s / together.cpu_s, 2),
         "decode_s": round(total.wall_s, 2),
@@ -230,12 +230,15 @@ def compare_greedy(bench: Bench, say: Any) -> tuple[dict[str, Any], dict[str, Sp
         "tokens": sum(map(len, answers)),
         "families": families,
     }
-    return summary, decoding
 
 
-def compare_sampled(bench: Bench, families: dict[str, Any], say: Any) -> None:
-    """Decode prompts that sample, screen those very texts, and note the ratio of rounds with its interval."""
+def compare_sampled(bench: Bench, families: dict[str, Any], say: Any) -> Iterator[None]:
+    """Decode prompts that sample, screen those very texts, and note the ratio of rounds with its interval.
+
+    Yields before the first family and after each, so that what was found is kept.
+    """
     comparisons = len(bench.families) * len(LENGTHS)
+    yield
     for name in bench.families:
         screener, found = bench.screener(name), []
         for length in LENGTHS:
@@ -245,6 +248,7 @@ def compare_sampled(bench: Bench, families: dict[str, Any], say: Any) -> None:
             say(f"{name} k={length}: sampled {found[-1]}")
         families[name]["sampled"] = found
         families[name]["sampled_within"] = all(one["low"] <= 1 <= one["high"] for one in found)
+        yield
 
 
 def ratio_of_rounds(
@@ -282,14 +286,14 @@ def main() -> None:
     options = parser.parse_args()
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731 - three words
     bench = Bench(options)
-    summary, _ = compare_greedy(bench, say)
-    compare_sampled(bench, summary["families"], say)
+    summary = compare_greedy(bench, say)
     flags = next(
         (line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if "flags" in line), ""
     )
     wide = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags.split()]
     summary["host"] = describe_host() | {"instruction_sets": wide, "kernels": bench.target.kernels_name}
-    options.out.write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n", "utf-8")
+    for _ in compare_sampled(bench, summary["families"], say):
+        options.out.write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n", "utf-8")
     print(f"speed ratio {summary['speed_ratio']}, wrote {options.out}")
 
 

@@ -39,6 +39,7 @@ NGRAM = "ngram"
 _BATCH_TOKENS = 8192  # of answers side by side; their caches hold 46 kB a token with the demo's model
 _PROBS_ROWS = 64  # of the target's whole distribution at once, in float64
 _NO_ROUND = "the answer ends with its first token, before any round"
+_FOREIGN = "it has token ids that this target lacks"
 _LOOKUP = Lookup()
 _ZERO = "token {} has probability 0 under the target and its sampling: it is not this target's answer"
 Report = Callable[[int, int], None]
@@ -66,7 +67,7 @@ class Screener:
     `methods`: families with the drafter that ships, or n-gram lookup. `drafters`: further ones by name, see
     `load_drafters`. `greedy_drafts`: drafts are the likeliest tokens, whatever the request's sampling. The
     model is loaded when it is first needed: for lookup on answers that exist its tokenizer is enough.
-    Raises UsageError: a method is unknown.
+    Raises UsageError: a method is unknown, or there is none.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class Screener:
                 place="--methods",
                 fix=f"use some of {', '.join((NGRAM, *BUILTIN_BY_METHOD))}",
             )
+        if not methods and not drafters:
+            raise UsageError("no drafter is named", place="--methods", fix="name one, such as ngram")
         NgramIndex(lookup.ngram_min, lookup.ngram_max)  # bad bounds are refused before anything is loaded
         self._config, self._lookup, self._greedy_drafts = config, lookup, greedy_drafts
         self._methods, self._names = tuple(dict.fromkeys(methods)), tuple(drafters)
@@ -175,8 +178,15 @@ class Screener:
             Answered(request, token_ids, self._greedy_drafts or request.sampling.temperature == 0.0)
             for request, token_ids in answers
         ]
-        yield from (Impossible(at, _NO_ROUND) for at, text in enumerate(texts) if text.starts < 1)
-        usable = [at for at, text in enumerate(texts) if text.starts > 0]
+        known = self.target.vocab_size if self._has_networks else None
+        usable = []
+        for at, text in enumerate(texts):
+            if text.starts < 1:
+                yield Impossible(at, _NO_ROUND)
+            elif known is not None and max(text.text) >= known:
+                yield Impossible(at, _FOREIGN)
+            else:
+                usable.append(at)
         for places in _split(texts, usable, _BATCH_TOKENS if self._has_networks else 1):
             if NGRAM in self._methods:
                 for at in places:
@@ -197,7 +207,7 @@ class Screener:
                     found.append(Impossible(places[at], _ZERO.format(at_zero)))
                 else:
                     read.chosen.append(at)
-            for method, judge in self.judges.items():
+            for method, judge in self.judges.items() if read.chosen else ():
                 for at, kept in zip(read.chosen, judge.follow(read), strict=True):
                     found.append(Kept(places[at], method, kept, texts[at].made(longest)))
         return found

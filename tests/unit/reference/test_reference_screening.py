@@ -151,6 +151,17 @@ def test_a_token_that_the_target_cannot_draw_is_named(target, prompts, make_scre
     assert next(one.reason for one in found if isinstance(one, Impossible)).startswith("token ")
 
 
+def test_nothing_but_impossible_answers_is_no_fault(target, prompts, make_screener) -> None:
+    """Where no answer of a pass can be this target's, each is named and no drafter is asked."""
+    asked, tokens, _ = measure(target, prompts[2:], "attached", 2, temperature=0.7, top_k=1, seed=5)
+    bent = [(*one[:4], (one[4] + 1) % VOCAB, *one[5:]) for one in tokens]
+    found = list(make_screener("attached").screen(list(zip(asked, bent, strict=True)), LONGEST))
+    assert [type(one) for one in found] == [Impossible, Impossible]
+    [other] = make_screener("attached").screen([(asked[0], (1, VOCAB))], LONGEST)
+    assert isinstance(other, Impossible)
+    assert "lacks" in other.reason
+
+
 def test_an_answer_of_one_token_has_no_round(target, prompts, make_screener) -> None:
     """Its only token comes from the prefill."""
     [request], _, _ = measure(target, prompts[:1], "ngram", 1)

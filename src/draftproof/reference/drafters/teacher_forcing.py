@@ -26,12 +26,12 @@ from draftproof.reference.models.decoder import Decoder
 from draftproof.reference.models.model import TargetModel
 from draftproof.reference.models.ragged import RaggedBatch, SequenceCache
 from draftproof.reference.processors import compute_probs
-from draftproof.reference.types import GenerationRequest
+from draftproof.reference.types import GenerationRequest, SamplingParams
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _PASS_TOKENS = 256  # of one pass: more leave a core's cache, and every weight would read them again
-_ROWS = 512  # of logits at once
+_ROWS = 256  # of logits at once
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def read_target(
         cuts.add(len(decoder.layers))
     caches = [SequenceCache(target.cache_shape) for _ in texts]
     states: dict[int, list[torch.Tensor]] = {cut: [] for cut in sorted(cuts)}
-    for batch, token_ids in _passes([text.text[:-1] for text in texts], caches):
+    shown = [text.text[:-1] for text in texts]
+    for batch, token_ids in _passes(shown, caches) if states else ():
         hidden, angles, start = decoder.embed(token_ids), decoder.angles(batch), 0
         for cut, found in states.items():
             hidden = decoder.run(hidden, batch, range(start, cut), angles)
@@ -199,19 +200,27 @@ class Judge:
         if self._vocabulary is not None:
             likeliest = self._vocabulary[likeliest]
         drafted = likeliest.tolist()
-        return [
-            float(drafted[row] == text.token_ids[at])
-            if text.is_certain
-            else self._weigh(logits[row : row + 1], text, at)
-            for row, (text, at) in enumerate(places)
-        ]
+        found = [float(drafted[row] == text.token_ids[at]) for row, (text, at) in enumerate(places)]
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for row, (text, _) in enumerate(places):
+            if not text.is_certain:
+                groups.setdefault(_truncation(text.request.sampling), []).append(row)
+        for rows in groups.values():
+            weighed = self._weigh(logits[rows], [places[row] for row in rows])
+            for row, chance in zip(rows, weighed, strict=True):
+                found[row] = chance
+        return found
 
-    def _weigh(self, logits: torch.Tensor, text: Answered, at: int) -> float:
-        column = self._columns.get(text.token_ids[at])
-        if column is None:
-            return 0.0
-        drawn = float(compute_probs(logits, text.request.sampling)[0, column])
-        return min(1.0, drawn / text.chances[at - 1])
+    def _weigh(self, logits: torch.Tensor, places: Sequence["Place"]) -> list[float]:
+        """Return min(1, draft / target) of the answers' tokens, all requests truncating alike."""
+        drawn = compute_probs(logits, places[0][0].request.sampling)  # [rows, draft vocab]
+        columns = [self._columns.get(text.token_ids[at]) for text, at in places]
+        known = torch.tensor([column or 0 for column in columns], device=drawn.device)
+        drafts = drawn.gather(1, known[:, None])[:, 0].tolist()
+        return [
+            0.0 if column is None else min(1.0, draft / text.chances[at - 1])
+            for column, draft, (text, at) in zip(columns, drafts, places, strict=True)
+        ]
 
     def _slide(self, read: TargetRead, hidden: torch.Tensor) -> list[Floats]:
         """Return chances that do not depend on the round's start: draft j from s is that of token s + j."""
@@ -226,6 +235,11 @@ class Judge:
 
 
 Place = tuple[Answered, int]  # an answer and one of its tokens
+
+
+def _truncation(sampling: SamplingParams) -> tuple[float, ...]:
+    """Return all that `compute_probs` reads of a request."""
+    return sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
 
 
 class _Rounds:
