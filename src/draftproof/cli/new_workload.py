@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 
+from draftproof.judge.decide.forecast import final_level
 from draftproof.judge.decide.guardrails import pairs_needed_for_margin
 from draftproof.judge.stats.quantile_ratio import tail_floor
-from draftproof.plan.schema import Comparison, Thresholds
+from draftproof.plan.schema import Comparison, Sequential, Thresholds
 from draftproof.workload.blocks import ENOUGH_BLOCKS
 from draftproof.workload.moments import Units
 
@@ -125,15 +126,18 @@ def _describe_starter(limit: int) -> dict[str, Any]:
 
 def _choose_margin(prompts: int) -> dict[str, Any]:
     """Return whether the default margin of failures is beyond what so many prompts can show."""
-    needed, level = _pairs_of_default(), Comparison().confidence
-    least = pairs_needed_for_margin(_SMALL_MARGIN, level)
+    needed, least = _pairs_of_default(), pairs_needed_for_margin(_SMALL_MARGIN, _level())
     shown = f"what {prompts} prompts can show" if prompts >= least else f"takes {least} prompts"
     return {"failure_margin": prompts < needed, "margin_why": f"{shown}; the default 0.02 takes {needed}"}
 
 
 def _pairs_of_default() -> int:
-    return pairs_needed_for_margin(Thresholds().failure_margin, Comparison().confidence)
+    return pairs_needed_for_margin(Thresholds().failure_margin, _level())
 
 
 def _tail_of_default() -> int:
-    return tail_floor(int(Thresholds().tail_quantile.removeprefix("p")) / 100, Comparison().confidence)
+    return tail_floor(int(Thresholds().tail_quantile.removeprefix("p")) / 100, _level())
+
+
+def _level() -> float:
+    return final_level(Comparison().confidence, Sequential())

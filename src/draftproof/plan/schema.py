@@ -414,8 +414,8 @@ class Sequential(_Strict):
     )
     spending: Literal["obrien_fleming", "pocock"] = Field(
         "obrien_fleming",
-        description="How the error of gains and harms is spent over the analyses (Lan and DeMets): hardly "
-        "any of it early, or about evenly. Guardrails spend theirs evenly.",
+        description="How the error of each interval is spent over the analyses (Lan and DeMets): hardly any "
+        "of it early, or about evenly.",
     )
     futility: Annotated[Number, Field(ge=0.0, le=0.5)] = Field(
         0.05,

@@ -278,7 +278,7 @@ def _estimate(
         statistic=statistic_of(metric, choice.statistic),
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, *comparison, metric, *cell),
-        level=prepared.level_at(cell[1], of_guardrail=metric != choice.metric),
+        level=prepared.level_at(cell[1]),
         minimum_clusters=choice.minimum_prompts,
     )
 

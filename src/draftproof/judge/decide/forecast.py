@@ -19,8 +19,9 @@ from draftproof.judge.observe.run_data import ALL_SEGMENTS as ALL
 from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.samples import Shortfall
 from draftproof.judge.stats.quantile_ratio import tail_floor
+from draftproof.judge.stats.spending import repeated_level
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.schema import Plan
+from draftproof.plan.schema import Plan, Sequential
 from draftproof.workload.blocks import (
     choose_items,
     choose_over_repeats,
@@ -30,6 +31,7 @@ from draftproof.workload.blocks import (
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
+_BLOCKS = 12
 _NOT_COMPARED = {
     "checks": "No item has a check: quality cannot be compared, so no gain can be claimed; add checks, or "
     'hold greedy answers to the baseline\'s with comparison.quality = "agreement".',
@@ -123,7 +125,7 @@ def _lacking(dimension: str, items: Sequence[Item], asked: _Asked, factor: float
 def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     """Only representative evidence lets a tail that is not shown withhold a gain."""
     quantile = plan.thresholds.tail_quantile
-    floor = tail_floor(tail_share(plan.thresholds), plan.comparison.confidence)
+    floor = tail_floor(tail_share(plan.thresholds), final_level(plan.comparison.confidence, plan.sequential))
     if plan.evidence != "representative":
         return
     if len(items) < floor:
@@ -199,7 +201,8 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
     if plan.evidence == "representative":  # other evidence notes ends of answers that are not shown
         shares.append(("token_limit_margin", thresholds.token_limit_margin, len(asked.items)))
     for name, margin, count in shares:
-        needed = pairs_needed_for_margin(margin, plan.comparison.confidence) if margin > 0 else None
+        level = final_level(plan.comparison.confidence, plan.sequential)
+        needed = pairs_needed_for_margin(margin, level) if margin > 0 else None
         if count and needed is not None and count < needed:
             yield _at_load(
                 asked,
@@ -213,6 +216,18 @@ def _at_load(asked: _Asked, text: str, more: int | None = None, key: str = "work
     return Shortfall(
         text=text, segment=ALL, load=asked.level.name, more=more, evidence=Reference("plan", name=key)
     )
+
+
+def final_level(confidence: float, sequential: Sequential | None, claims: int = 1) -> float:
+    """Return the level of an interval after all analyses of a load, of which `claims` hold together.
+
+    Of a load of twelve blocks: where analyses lie hardly moves the last one's level.
+    """
+    alpha = (1 - confidence) / max(1, claims)
+    if sequential is None:
+        return 1 - alpha
+    points = sequential.list_points(_BLOCKS, least_blocks(is_representative=True))
+    return repeated_level(alpha, tuple(point / _BLOCKS for point in points), sequential.spending)
 
 
 def count_blocks(level: LoadLevel, asked: int) -> int:

@@ -365,7 +365,7 @@ def _compute_difference(
     inside, choice, rule = pairs.cell(*cell), prepared.plan.comparison, SHARE_RULES[quantity]
     margin, level = (
         margin_of(prepared.plan.thresholds, quantity),
-        prepared.level_at(cell[1], of_guardrail=True),
+        prepared.level_at(cell[1]),
     )
     votes = count_votes(inside, quantity)
     n = int(sum(votes.values()))

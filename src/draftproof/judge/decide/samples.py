@@ -14,7 +14,7 @@ import msgspec
 
 from draftproof.core.errors import UsageError
 from draftproof.core.rounding import round_figures
-from draftproof.judge.decide.forecast import count_compared, forecast_shortfalls
+from draftproof.judge.decide.forecast import count_compared, final_level, forecast_shortfalls
 from draftproof.judge.decide.spreads import (
     DEFAULT_POWER,
     Earlier,
@@ -32,7 +32,6 @@ from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.results.samples import Need, SamplePlan, SampleQuestion
 from draftproof.judge.stats.bootstrap import noise_margin
-from draftproof.judge.stats.permutation import bonferroni_level
 from draftproof.judge.stats.planning import (
     MOST,
     prompts_needed,
@@ -180,7 +179,7 @@ def _needs_of_gain(ask: _Ask) -> Iterator[Need]:
     """Yield what the gain takes in every cell, each segment being one claim on each axis of load."""
     axes = {level.name: level.concurrency is None for level in ask.plan.load}
     claims = {(segment, axes[load]) for segment, load in ask.cells}
-    level = bonferroni_level(len(claims), 1 - ask.plan.comparison.confidence)
+    level = final_level(ask.plan.comparison.confidence, ask.plan.sequential, len(claims))
     for cell, have in ask.cells.items():
         yield _need_of_gain(ask, cell, have, level)
 
@@ -248,7 +247,8 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
 def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
     """Yield what it takes to show, over a load, that the tail did not grow beyond its margin."""
     q, thresholds = tail_share(ask.plan.thresholds), ask.plan.thresholds
-    level, power = ask.plan.comparison.confidence, ask.question.power
+    level = final_level(ask.plan.comparison.confidence, ask.plan.sequential)
+    power = ask.question.power
 
     def size(spread: float) -> int:
         return tail_prompts_needed(
@@ -304,7 +304,8 @@ def _need_of_share(
     margin: float,
     prompts: int,
 ) -> Need:
-    level, power = ask.plan.comparison.confidence, ask.question.power
+    level = final_level(ask.plan.comparison.confidence, ask.plan.sequential)
+    power = ask.question.power
     spreads, measured = discordant_shares(ask.earlier, load.name, quantity, margin)
 
     def size(discordant: float) -> int:

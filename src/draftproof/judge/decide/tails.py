@@ -194,7 +194,7 @@ def _estimate(
         prepared.columns.clusters(choice.cluster_by)[mine],
         prepared.columns.blocks[mine],
         q=tail_share(thresholds),
-        level=prepared.level_at(cell[1], of_guardrail=True),
+        level=prepared.level_at(cell[1]),
         minimum_clusters=choice.minimum_prompts,
     )
     estimate = _widen_by_luck(prepared, estimate, (mine, theirs), values)

@@ -202,7 +202,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             found[load] = tuple(point / len(blocks) for point in points)
         return found
 
-    def level_at(self, load: str, claims: int = 1, *, of_guardrail: bool = False) -> float:
+    def level_at(self, load: str, claims: int = 1) -> float:
         """Return the level that an interval at a load needs for `claims` of them to hold together.
 
         With the plan's confidence, at every analysis that the load has had.
@@ -211,8 +211,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         times = self.analysis_times.get(load)
         if not times or self.plan.sequential is None:
             return 1 - alpha
-        spending = "pocock" if of_guardrail else self.plan.sequential.spending
-        return repeated_level(alpha, times, spending)
+        return repeated_level(alpha, times, self.plan.sequential.spending)
 
     @cached_property
     def columns(self) -> Columns:
