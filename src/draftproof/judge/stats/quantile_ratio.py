@@ -12,8 +12,10 @@ the ratio without as many blocks as chance may have spared.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +90,8 @@ class _Tail(NamedTuple):
     """The largest logs of each arm with their clusters, the size of the top and the arms' weights in it.
 
     `clusters` is how many there are. However one arm is moved, the common top holds no other values.
+    `ranked`: the logs of each arm, largest first. `counted`: what `_count_top` found, by how many of the top
+    are the arm's: however one arm is moved, the search for a limit meets few different tops.
     """
 
     above: Floats
@@ -96,6 +100,8 @@ class _Tail(NamedTuple):
     below_clusters: Ints
     clusters: int
     top: int
+    ranked: tuple[list[float], list[float]]
+    counted: dict[int, tuple[float, float]]
     weights: tuple[float, float] = (1.0, 1.0)
 
 
@@ -182,7 +188,9 @@ def _cut_tail(above: Floats, below: Floats, index: Ints, top: int) -> _Tail:
     """Return the 2 · top largest values of each arm and all that tie with the least of them."""
     wanted = min(2 * top, len(above))
     mine, theirs = (values >= np.partition(values, -wanted)[-wanted] for values in (above, below))
-    return _Tail(above[mine], below[theirs], index[mine], index[theirs], int(index.max()) + 1, top)
+    kept = above[mine], below[theirs]
+    ranked = sorted(kept[0].tolist(), reverse=True), sorted(kept[1].tolist(), reverse=True)
+    return _Tail(*kept, index[mine], index[theirs], int(index.max()) + 1, top, ranked, {})
 
 
 def _refuse(top: _Tail, span: float, tail: float) -> tuple[str, int] | None:
@@ -220,6 +228,28 @@ def _first_believed(p: Callable[[float], float], start: float, stop: float, tail
 
 def _count_top(top: _Tail, shift: float) -> tuple[float, float]:
     """Return (arm − other) / (arm + other) over the clusters that differ, and their effective number."""
+    held = _count_held(top, shift)
+    if held is None:
+        return _weigh_top(top, shift)
+    if held not in top.counted:
+        top.counted[held] = _weigh_top(top, shift)
+    return top.counted[held]
+
+
+def _count_held(top: _Tail, shift: float) -> int | None:
+    """Return how many of the top are the arm's, which says all of it; None where the arms tie at its edge."""
+    above, below = top.ranked
+    least, most = max(0, top.top - len(below)), min(top.top, len(above))
+
+    def is_other(count: int) -> bool:
+        return below[top.top - 1 - count] + shift >= above[count]
+
+    held = least + bisect_left(range(least, most), True, key=is_other)
+    is_tied = held < most and below[top.top - 1 - held] + shift == above[held]
+    return None if is_tied else held
+
+
+def _weigh_top(top: _Tail, shift: float) -> tuple[float, float]:
     mine, theirs = _split_top(top, shift)
     differing = float(np.abs(mine - theirs).sum())
     first, second = top.weights
@@ -262,6 +292,7 @@ def _shape_weights(top: _Tail, shift: float) -> tuple[float, float]:
     return 2.0 * theirs / (mine + theirs), 2.0 * mine / (mine + theirs)
 
 
+@lru_cache(maxsize=4096)
 def _mid_p(share: float, trials: float) -> float:
     """Return P(more hits) + P(as many) / 2 of `trials` fair ones of which (1 + share) / 2 are hits."""
     hits = trials * (1.0 + share) / 2.0
