@@ -5,14 +5,25 @@ import os
 import signal
 import sys
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from draftproof.judge.stats import resampling
+from draftproof.workload import clusters
+
 # No property here is about time, and whoever else uses the cores of a test machine must not fail one.
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
+
+# What collecting imports and makes stays: to look through it for garbage again and again takes seconds.
+gc.disable()
+
+# Invented runs ask the same prompts and draw by the same seeds: what follows from these alone is kept.
+resampling._draw_counts = lru_cache(maxsize=2048)(resampling._draw_counts.__wrapped__)
+clusters._sketch = lru_cache(maxsize=4096)(clusters._sketch)
 
 # Several test processes share the cores: neither they nor what they start take more than a thread unasked.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -53,6 +64,7 @@ def pytest_collection_finish():
     """Spare the garbage collector what imports brought: torch and its like are 250,000 objects that stay."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session):

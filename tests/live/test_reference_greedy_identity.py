@@ -13,7 +13,7 @@ from draftproof.reference.weights.fetch import demo_model_path
 
 TIE_MARGIN = 1e-4
 MAX_TOKENS = 32
-SAMPLE_TOKENS = 16
+SAMPLE_TOKENS = 10
 METHODS = ("ngram", "draft_model", "attached", "self")
 BATCH_SIZES = (1, 4, 8)
 DRAFT_LENGTHS = (1, 4, 8)

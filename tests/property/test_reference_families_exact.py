@@ -58,6 +58,12 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy_penalties": {"repetition_penalty": 1.5, "frequency_penalty": 0.8},
     "all": {"temperature": 1.1, "top_k": 4, "top_p": 0.9, "min_p": 0.05, "presence_penalty": 0.5},
 }
+# In the fast suite two families are asked in each way, and each family in two ways beside that of two drafts.
+FAMILIES_AND_SAMPLINGS = [
+    pytest.param(family, sampling, marks=() if (number + other) % 8 in (0, 3) else pytest.mark.slow)
+    for number, family in enumerate(METHODS)
+    for other, sampling in enumerate(SAMPLINGS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +109,7 @@ def assert_family_exact(target, family, sampling, monkeypatch, *, drafts=DRAFTS,
     assert_same_joint(found, given_first(target_joint(target, params, PROMPT)))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("family", METHODS)
+@pytest.mark.parametrize(("family", "sampling"), FAMILIES_AND_SAMPLINGS)
 def test_all_branches_add_up_to_the_targets_distribution(family, sampling, precise, monkeypatch) -> None:
     """Joint probabilities of the tokens of a round and of one after a rejection are ordinary decoding's."""
     assert_family_exact(precise, family, SAMPLINGS[sampling], monkeypatch, drafts=1, length=3)

@@ -20,7 +20,7 @@ LENGTH = 3  # tokens looked at jointly
 PROMPT = (1, 4, 2)
 SAMPLING = SamplingParams(max_tokens=LENGTH, temperature=0.9, top_p=0.95)
 SIGNIFICANCE = 1e-3
-FAST_ROUNDS = 8_000  # of three tokens each; a fault is found in as many
+FAST_ROUNDS = 4_000  # of three tokens each; a fault is found in as many
 
 
 def expected_joint(model):
@@ -93,7 +93,7 @@ def model():
 
 
 def test_rounds_on_a_models_rows_do_not_differ_from_the_model(model) -> None:
-    """Over 20,000 seeded draws, three joint positions a round, agree with the model's joint distribution."""
+    """Over 10,000 seeded draws, three joint positions a round, agree with the model's joint distribution."""
     expected, rows = expected_joint(model)
     assert_g_test_passes(round_counts(rows, FAST_ROUNDS, seed=3), expected)
 
