@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 RAY_VENV := .venv-ray
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
-# Compiled modules are kept even where the environment forbids it: the tests start hundreds of processes.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# Compiled modules are kept even where the environment forbids it: the set-up leaves compiling to the first import,
+# and the tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE =
+PYTEST := $(BIN)/python -m pytest
 # Some tests wait for services: three processes keep two cores busy. A file stays with one of them, which makes its
 # fixtures once; files start in their order, for the last ones are short.
 TEST_PROCESSES ?= 3
@@ -78,7 +80,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: name a newer one with make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete: install it (Debian: apt-get install python3-venv) and run make again"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e drafters -e '.[engine,handover,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
+	@$(BIN)/python -m pip install --no-compile --disable-pip-version-check -c constraints.txt -e drafters -e '.[engine,handover,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
 	@touch $(STAMP)
 
 # The demo's model, fetched and checked once; later starts only check it.
