@@ -11,7 +11,7 @@ from draftproof.judge.metrics.request import compute_request_metrics
 from draftproof.judge.metrics.service import evaluate_times, is_on_time
 from draftproof.judge.observe.columns import number_rows
 from draftproof.judge.stats.bootstrap import _weighted_median
-from draftproof.judge.stats.quantile_ratio import _cut_tail, _split_top, _Tail
+from draftproof.judge.stats.quantile_ratio import _count_top, _cut_tail, _split_top, _Tail, _weigh_top
 from draftproof.judge.stats.resampling import draw_weights
 from draftproof.plan.schema import Objectives
 
@@ -61,11 +61,24 @@ def test_the_top_of_both_arms_needs_only_the_largest_of_each(rows, q, ties, shif
     above[rng.random(rows) < 0.02] = np.inf
     index, top = np.arange(rows) % max(1, rows // 3), max(1, round(2 * rows * (1 - q)))
     shift = round(shift, 1) if ties else shift
-    every = _Tail(above, below, index, index, int(index.max()) + 1, top)
+    every = _Tail(above, below, index, index, int(index.max()) + 1, top, ([], []), {})
     for found, wanted in zip(
         _split_top(_cut_tail(above, below, index, top), shift), _split_top(every, shift), strict=True
     ):
         assert found.tolist() == wanted.tolist()
+
+
+@given(rows=ROWS, q=st.sampled_from([0.5, 0.9, 0.95]), ties=st.booleans(), seed=SEEDS)
+@settings(deadline=None)
+def test_a_top_that_was_met_before_is_counted_as_if_it_were_new(rows, q, ties, seed):
+    """However an arm is moved, ties included, what is kept of a top is what counting it anew gives."""
+    rng = np.random.default_rng(seed)
+    above, below = rng.normal(0, 1, (2, rows)).round(1 if ties else 12)
+    above[rng.random(rows) < 0.02] = np.inf
+    index, top = np.arange(rows) % max(1, rows // 3), max(1, round(2 * rows * (1 - q)))
+    tail = _cut_tail(above, below, index, top)._replace(weights=(0.9, 1.1))
+    for shift in rng.uniform(-3, 3, 40).round(1 if ties else 12).tolist():
+        assert _count_top(tail, shift) == _weigh_top(tail, shift)
 
 
 @given(
