@@ -109,7 +109,9 @@ _KINDS: tuple[tuple[str, tuple[bytes, ...], bytes], ...] = (
         ),
     ),
 )
-_PATTERNS = tuple((kind, hints, re.compile(pattern)) for kind, hints, pattern in _KINDS)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, _, pattern in _KINDS)
+# One list, gone through once for each of the many lines of a run that hold no hint.
+_HINTS = tuple((hint, index) for index, (_, hints, _) in enumerate(_KINDS) for hint in hints)
 
 
 def classify_secret(line: bytes, known: Iterable[tuple[str, re.Pattern[bytes]]] = ()) -> str | None:
@@ -121,11 +123,10 @@ def classify_secret(line: bytes, known: Iterable[tuple[str, re.Pattern[bytes]]] 
         if pattern.search(line):
             return kind
     lowered = line.lower()
-    for kind, hints, pattern in _PATTERNS:
-        if any(hint in lowered for hint in hints):
-            for found in pattern.finditer(line):
-                if _may_be_secret(found):
-                    return kind
+    for index in sorted({index for hint, index in _HINTS if hint in lowered}):
+        kind, pattern = _PATTERNS[index]
+        if any(map(_may_be_secret, pattern.finditer(line))):
+            return kind
     return None
 
 
