@@ -120,7 +120,7 @@ def init(
     if engine is None:
         if from_log is not None or trace is not None or not method is model is draft is None:
             raise UsageError(
-                "which engine is it?",
+                "no engine is named",
                 fix='name today\'s service with --serve "vllm serve MODEL ..." or --url, or an engine with '
                 f"--engine: {', '.join(new_plan.METHODS)}",
             )

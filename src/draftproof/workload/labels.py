@@ -19,6 +19,7 @@ from draftproof.workload.recordings import label_lengths
 
 LEAST_PROMPTS = 12  # distinct ones of a segment: with fewer an interval says nothing
 MOST_CELLS = 8
+MOST_RARE = 0.1  # of all prompts, in a segment of rare labels that is too small for an interval
 OTHER, WHOLE = "other", "whole"
 # In this order of preference where two split into as many segments.
 _TASK = "task"
@@ -76,7 +77,7 @@ def label_item(
     return label_lengths(tokens, output_tokens) | {
         "task": tell_task(item),
         "language": tell_script(_find_question(item)),
-        "turns": "multi" if _has_history(item) else "single",
+        "turns": "several" if _has_history(item) else "one",
         "system": system,
         "sampling": "creative" if item.sampling.temperature > 0 else "regulated",
     }
@@ -174,15 +175,18 @@ def choose_split(items: Sequence[Item]) -> Split:
     """Return the dimension that splits a workload into segments of `LEAST_PROMPTS` different prompts each.
 
     That is the task, on which it depends most whether speculation pays, else the dimension with the fewest
-    segments. Two dimensions together never have fewer segments than one of them. Where none splits so, rare
-    labels are joined as "other"; where that does not help either, the workload stays whole.
+    segments. Two dimensions together never have fewer segments than one of them. Where a dimension does not
+    split so, its rare labels are joined as "other", which may be too small if it is a tenth of all or less;
+    where that does not help either, the workload stays whole.
     """
     counts = {name: count_prompts(items, name) for name in _list_dimensions(items)}
-    for is_joined in (False, True):
+    for is_joined, names in ((False, (_TASK,)), (True, (_TASK,)), (False, counts), (True, counts)):
         found = {
-            name: _join_rare(count) if is_joined else dict.fromkeys(count) for name, count in counts.items()
+            name: _join_rare(counts[name]) if is_joined else dict.fromkeys(counts[name])
+            for name in names
+            if name in counts
         }
-        sizes = {name: _sum_joined(counts[name], found[name]) for name in counts}
+        sizes = {name: _sum_joined(counts[name], found[name]) for name in found}
         fitting = [name for name, size in sizes.items() if _fits(size)]
         if fitting:
             name = min(fitting, key=lambda one: (one != _TASK, len(sizes[one])))
@@ -223,14 +227,24 @@ def _sum_joined(count: Mapping[str, int], renamed: Mapping[str, str | None]) -> 
 
 
 def _fits(sizes: Mapping[str, int]) -> bool:
-    return "" not in sizes and 2 <= len(sizes) <= MOST_CELLS and min(sizes.values()) >= LEAST_PROMPTS
+    """Return whether segments are large enough; a few rare labels together may be a small one."""
+    rare = sizes.get(OTHER, 0)
+    is_small = 0 < rare < LEAST_PROMPTS
+    full = {label: size for label, size in sizes.items() if not (is_small and label == OTHER)}
+    if "" in sizes or len(sizes) > MOST_CELLS or len(full) < 2 or min(full.values()) < LEAST_PROMPTS:
+        return False
+    return not is_small or rare <= MOST_RARE * sum(sizes.values())
 
 
 def _explain(name: str, sizes: Mapping[str, int], renamed: dict[str, str]) -> Split:
-    joined = f"; {len(renamed)} rare labels are joined as `{OTHER}`" if renamed else ""
+    few = sizes.get(OTHER, LEAST_PROMPTS) < LEAST_PROMPTS
+    labels = f"{len(renamed)} rare label{'s are' if len(renamed) > 1 else ' is'}"
+    joined = (
+        f"; {labels} joined as `{OTHER}`{', with too few for an interval' if few else ''}" if renamed else ""
+    )
     why = (
-        f"{name} splits the log into {len(sizes)} segments that have {LEAST_PROMPTS} different prompts each "
-        f"or more{joined}"
+        f"{name} splits the log into {len(sizes) - few} segments that have {LEAST_PROMPTS} different prompts "
+        f"each or more{joined}"
     )
     return Split(segment_by=(name,), why=why, renamed={name: renamed} if renamed else {})
 

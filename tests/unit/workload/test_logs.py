@@ -222,7 +222,7 @@ def test_the_language_is_the_script_of_most_letters(text, script):
 
 def labelled(**counts):
     return [
-        msgspec.structs.replace(item(f"{label} {at}"), segments={"task": label, "turns": "single"})
+        msgspec.structs.replace(item(f"{label} {at}"), segments={"task": label, "turns": "one"})
         for label, count in counts.items()
         for at in range(count)
     ]
@@ -234,6 +234,9 @@ def test_the_split_has_enough_different_prompts_in_every_segment():
     assert choose_split(labelled(chat=many, code=many)).segment_by == ("task",)
     joined = choose_split(labelled(chat=many, code=few, tools=few))
     assert joined.renamed == {"task": {"code": "other", "tools": "other"}}
+    rare = choose_split(labelled(chat=many, code=many, tools=1))
+    assert (rare.segment_by, rare.renamed) == (("task",), {"task": {"tools": "other"}})
+    assert choose_split(labelled(chat=many, code=many, tools=few)).segment_by == ("log",)
     whole = choose_split(labelled(chat=many, code=few))
     assert (whole.segment_by, whole.renamed) == (("log",), {"log": {"": "whole"}})
     assert choose_split(labelled(chat=many)).segment_by == ("task",)

@@ -48,7 +48,9 @@ class ShareRule(msgspec.Struct, frozen=True):
 
 SHARE_RULES = {
     "failed_share": ShareRule("guardrail_failures", "share of failed requests", "failure_margin", 1),
-    "passed_share": ShareRule("guardrail_checks", "share of answers that pass", "quality_margin", -1),
+    "passed_share": ShareRule(
+        "guardrail_checks", "share of answers that pass or agree with the baseline's", "quality_margin", -1
+    ),
     "limit_share": ShareRule(
         "token_limit",
         "share of answers that end at the token limit",

@@ -5,16 +5,18 @@ cell's ratio would be without it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from draftproof.core.errors import UsageError
-from draftproof.judge.decide.effects import find_usable, index_effects
+from draftproof.judge.decide.effects import find_usable, index_effects, read_sides
 from draftproof.judge.decide.wording import RULES, name_segment
 from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
-from draftproof.judge.observe.pairs import DECISIVE, NO_PAIRS, Pair, Pairs, pair_observations
+from draftproof.judge.observe.columns import Bools
+from draftproof.judge.observe.pairs import DECISIVE, NO_PAIRS, Pairs, pair_observations
 from draftproof.judge.observe.run_data import Observation, PreparedRun, RunData, prepare_run
 from draftproof.judge.results.decide import ContextBand, GuardrailStanding
 from draftproof.judge.results.run import Cell, Figure, Reason, Results
@@ -169,7 +171,9 @@ def _view_prompts(
 ) -> tuple[PromptView, ...]:
     """Return the prompts of a cell by their ratio; those without a ratio come last."""
     requests: defaultdict[str, list[RequestView]] = defaultdict(list)
-    for seen in [one for pair in inside for one in (pair.arm, pair.versus)] + list(unpaired):
+    twins = inside.twins[inside.twins != inside.theirs].tolist()
+    asked = [one for pair in inside for one in (pair.arm, pair.versus)]
+    for seen in (*asked, *(prepared.observations[index] for index in twins), *unpaired):
         requests[seen.record.item_id].append(_view_request(seen, locations))
     usable = _usable(prepared, inside)
     views = [_view_prompt(prepared, item_id, usable, tuple(found)) for item_id, found in requests.items()]
@@ -177,10 +181,10 @@ def _view_prompts(
 
 
 def _view_prompt(
-    prepared: PreparedRun, item_id: str, usable: Sequence[Pair], requests: tuple[RequestView, ...]
+    prepared: PreparedRun, item_id: str, usable: Pairs, requests: tuple[RequestView, ...]
 ) -> PromptView:
-    own = [pair for pair in usable if pair.item_id == item_id]
-    others = [pair for pair in usable if pair.item_id != item_id]
+    is_own = _are_of(usable, {item_id})
+    own, others = usable.where(is_own), usable.where(~is_own)
     return PromptView(
         item_id=item_id,
         pairs=len(own),
@@ -233,17 +237,26 @@ def _unpaired(prepared: PreparedRun, key: tuple[str, str], inside: Pairs) -> lis
     ]
 
 
-def _usable(prepared: PreparedRun, inside: Pairs) -> list[Pair]:
-    return list(find_usable(prepared, inside, prepared.columns.metric(prepared.plan.comparison.metric)))
+def _usable(prepared: PreparedRun, inside: Pairs) -> Pairs:
+    return find_usable(prepared, inside, prepared.columns.metric(prepared.plan.comparison.metric))
 
 
-def _ratio(prepared: PreparedRun, pairs: Sequence[Pair]) -> float | None:
+def _are_of(pairs: Pairs, items: Collection[str]) -> Bools:
+    """Return which pairs ask one of the items, shape (pairs,)."""
+    columns, wanted = pairs.columns, frozenset(items)
+    is_wanted = np.array([name in wanted for name in columns.item_ids], dtype=np.bool_)
+    found: Bools = is_wanted[columns.items[pairs.mine]]
+    return found
+
+
+def _ratio(prepared: PreparedRun, pairs: Pairs) -> float | None:
     """Return the deciding ratio over usable pairs, that of the cell if these are all of its pairs."""
     choice = prepared.plan.comparison
-    above = [float(getattr(pair.arm.metrics, choice.metric)) for pair in pairs]
-    below = [float(getattr(pair.versus.metrics, choice.metric)) for pair in pairs]
+    above, below = read_sides(pairs, prepared.columns.metric(choice.metric))
+    if not len(below):
+        return None
     if choice.statistic == "mean":
-        return sum(above) / sum(below) if below else None
+        return float(above.sum() / below.sum())
     high, low = percentile(above, 0.5), percentile(below, 0.5)
     return high / low if high and low else None
 
@@ -253,12 +266,10 @@ def _count_carriers(prepared: PreparedRun, inside: Pairs) -> int | None:
     usable = _usable(prepared, inside)
     items = {pair.item_id for pair in usable}
     ordered = sorted(
-        items,
-        key=lambda item: (_ratio(prepared, [one for one in usable if one.item_id == item]) or 0.0, item),
+        items, key=lambda item: (_ratio(prepared, usable.where(_are_of(usable, {item}))) or 0.0, item)
     )
     for count in range(1, len(ordered)):
-        left = set(ordered[count:])
-        ratio = _ratio(prepared, [one for one in usable if one.item_id in left])
+        ratio = _ratio(prepared, usable.where(_are_of(usable, ordered[count:])))
         if ratio is None or ratio >= 1 - prepared.plan.thresholds.minimum_gain:
             return count
     return len(ordered) or None

@@ -371,7 +371,12 @@ def make_contract(contents: RunData, results: Results) -> HandoverContract:
 
 
 def _render_monitoring(contents: RunData, results: Results) -> dict[str, bytes]:
-    """Jobs are left at their defaults: what they are called is known where they are scraped."""
+    """Jobs are left at their defaults: what they are called is known where they are scraped.
+
+    Nothing where speculation may run nowhere: there is nothing to watch.
+    """
+    if not results.verdict.envelope:
+        return {}
     plan, manifest = contents.plan, contents.manifest
     return {
         f"{MONITORING_FOLDER}/{RULES_FILE}": render_rules(results, plan, manifest).encode("utf-8"),

@@ -168,7 +168,7 @@ def _task_table(results: Results, load: str) -> Table:
     ]
     return kit.table(
         f"Candidate / baseline by task, {kit.load_title(results, load)}",
-        _ratio_columns(results, "Task"),
+        _ratio_columns(results, words.segment_heading(results.segments)),
         [("", rows)],
         left_out=kit.describe_left_out(len(present), len(rows)),
     )
@@ -254,7 +254,7 @@ def _reasons_table(results: Results) -> Table:
     )
     columns: tuple[Column[_Reasoned], ...] = (
         kit.left(
-            "Task",
+            words.segment_heading(results.segments),
             lambda one: kit.head(words.segment(one.cell.segment) if one.cell else "Every task", "nowrap"),
         ),
         kit.left("Status", lambda one: kit.status(one.cell.status) if one.cell else kit.text(" ")),

@@ -122,7 +122,9 @@ def _means(results: Results, load: str) -> Table:
 
         return kit.right(label, cell, over)
 
-    columns: list[Column[str]] = [kit.left("Task", lambda segment: kit.head(words.segment(segment)))]
+    columns: list[Column[str]] = [
+        kit.left(words.segment_heading(results.segments), lambda segment: kit.head(words.segment(segment)))
+    ]
     for over, pick in _MEANS:
         columns += [column("baseline", "off", over, pick), column("candidate", "on", over, pick)]
     return kit.table(
@@ -169,7 +171,9 @@ def _quantile(results: Results) -> str:
 
 def _tail_table(results: Results, load: str) -> Table:
     index = {(one.metric, one.arm, one.segment): one for one in results.tail_effects if one.load == load}
-    columns: list[Column[str]] = [kit.left("Task", lambda segment: kit.head(words.segment(segment)))]
+    columns: list[Column[str]] = [
+        kit.left(words.segment_heading(results.segments), lambda segment: kit.head(words.segment(segment)))
+    ]
     for metric in dict.fromkeys(one.metric for one in results.tail_effects):
         columns += _tail_columns(results, index, metric)
     worse = {

@@ -76,7 +76,10 @@ class GridCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer. `blocks` are the most important first; `grid` holds (task, cells by load)."""
+    """The whole answer. `blocks` are the most important first; `grid` holds (task, cells by load).
+
+    `heading` says what its rows are.
+    """
 
     decision: str
     answer: str
@@ -87,6 +90,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     safe: str
     noise: str
     rows: tuple[SummaryRow, ...]
+    heading: str
     loads: tuple[str, ...]
     grid: tuple[tuple[str, tuple[GridCell | None, ...]], ...]
     counts: str
@@ -115,6 +119,7 @@ def summarise(results: Results, run: str = "RUN") -> Summary:
         safe=_safe(results),
         noise=_noise(results),
         rows=tuple(_row(row) for row in _sorted_rows(results) if row.baseline is not None),
+        heading=words.segment_heading(results.segments),
         loads=tuple(kit.load_title(results, load) for load in kit.order_loads(results)),
         grid=_grid(results),
         counts=count_cells(results.cells),

@@ -139,9 +139,9 @@ def _grid(found: Summary, room: int) -> list[str]:
     rows = [(task, *(cell.text if cell else "" for cell in cells)) for task, cells in found.grid]
     short = [(_shorten(row[0]), *row[1:]) for row in rows]
     tables = (
-        write.table((f"Task ({found.legend})", *found.loads), rows),
-        write.table(("Task", *found.loads), rows),
-        write.table(("Task", *map(_shorten, found.loads)), short),
+        write.table((f"{found.heading} ({found.legend})", *found.loads), rows),
+        write.table((found.heading, *found.loads), rows),
+        write.table((found.heading, *map(_shorten, found.loads)), short),
     )
     table = next(filter(_fits, tables), [])
     if not table or len(table) > room:
