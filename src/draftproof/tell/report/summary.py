@@ -86,6 +86,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     question: str
     compared: str
+    earlier: str
     faster: str
     safe: str
     noise: str
@@ -115,6 +116,7 @@ def summarise(results: Results, run: str = "RUN") -> Summary:
         evidence=results.verdict.evidence_level,
         question=results.question,
         compared=_compared(results),
+        earlier=_say_earlier(results),
         faster=_faster(results),
         safe=_safe(results),
         noise=_noise(results),
@@ -217,7 +219,7 @@ def _compared(results: Results) -> str:
         _count(len(results.loads), "load"),
         write.hours(found.measured_s / 3600),
     )
-    return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}.{_say_earlier(results)}"
+    return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}."
 
 
 def _say_earlier(results: Results) -> str:
@@ -226,9 +228,9 @@ def _say_earlier(results: Results) -> str:
     if earlier is None or earlier.runs == 0:
         return ""
     if earlier.runs is None:
-        return " Earlier runs unknown."
+        return "Earlier runs unknown."
     ended = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in earlier.decisions.items())
-    return f" {_count(earlier.runs, 'earlier run')} of this question: {ended}."
+    return f"{_count(earlier.runs, 'earlier run')} of this question: {ended}."
 
 
 def _count_blocks(results: Results, blocks: int) -> str:

@@ -48,6 +48,7 @@ def render_text(results: Results, run: str = "RUN", *, has_report: bool = True) 
         *_lines(f"{words.DECISIONS[found.decision].glyph} {found.answer} ({found.evidence})"),
         *_lines(found.question),
         *_lines(found.compared),
+        *(_lines(found.earlier, most=1) if found.earlier else []),
     ]
     asked = (("Faster?", found.faster), ("Safe?", found.safe), ("Noise?", found.noise))
     last = [line for text in found.allowed[:2] for line in _lines(text, "May run:", 1)]

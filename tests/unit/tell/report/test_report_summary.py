@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders.results import build_results
 
+from draftproof.core.manifests import EarlierRuns
 from draftproof.judge.results.decide import Reference, read_reference
 from draftproof.judge.results.inform import Exploratory
 from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Reason, Results
@@ -240,3 +241,22 @@ def test_long_names_of_loads_are_shortened_in_columns():
     assert max(map(len, lines)) <= WIDTH_COLUMNS
     assert any("an-ordin…month-a, 1 in flight  an-ordin…month-b, 8 in flight" in line for line in lines)
     assert any(f"at {long}-a," in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "said"),
+    [
+        (None, ""),
+        (EarlierRuns(runs=0), ""),
+        (EarlierRuns(runs=None), "Earlier runs unknown."),
+        (
+            EarlierRuns(runs=3, decisions={"defer": 2, "not ended": 1}),
+            "3 earlier runs of this question: 2 defer, 1 not ended.",
+        ),
+    ],
+)
+def test_earlier_runs_of_the_question_are_said_on_a_line_of_their_own(earlier, said):
+    """Who repeats a run until it pleases is seen: on the terminal, and nothing where there was none."""
+    results = msgspec.structs.replace(USUAL, earlier=earlier)
+    assert summarise(results).earlier == said
+    assert (said in render_text(results).splitlines()) == bool(said)
