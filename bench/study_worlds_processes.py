@@ -46,7 +46,7 @@ def draw_luck(run: RunData, processes: int | None) -> RunData:
 
 
 def measure_luck(run: RunData) -> float:
-    """Return by what the only processes move candidate / baseline, as a log; both equal arms are divided by."""
+    """Return by what the only processes move the candidate over both equal arms, as a log."""
     equal = {one.arm for one in run.blocks} & {"baseline", "baseline_null"}
     reference = np.mean(np.exp([luck_of(run, arm, 1) for arm in sorted(equal)]))
     return luck_of(run, "candidate", 1) - float(np.log(reference))
