@@ -142,7 +142,11 @@ def describe_rule(results: Results) -> str:
     """Say what counts as a gain and what as harm."""
     what = f"{statistic_label(results.statistic)} {words.metric(results.metric).lower()}"
     gain, harm = (results.thresholds.get(name) for name in ("minimum_gain", "harm_margin"))
-    together = f"; the intervals hold for all {len(results.cells):,} cells together" if results.cells else ""
+    together = (
+        f"; the intervals hold for all {len(results.cells):,} cells together, gains load by load"
+        if results.cells
+        else ""
+    )
     return (
         f"The {what}. Gain: even the pessimistic end of the {results.confidence * 100:g}% interval is at "
         f"least {write.share(gain)} faster. Harm: even its optimistic end is more than {write.share(harm)} "
