@@ -285,7 +285,7 @@ def _safe(results: Results) -> str:
     on, off, null = totals["candidate"], totals["baseline"], totals.get("baseline_null")
     failed = f"Failed {on.failed:,} of {on.requests:,} (off {off.failed:,})"
     return " ".join(
-        f"{part}." for part in (failed, _checks(on, off), _changed(on, null), _tail(results)) if part
+        f"{part}." for part in (failed, _checks(on, off), _changed(results, on, null), _tail(results)) if part
     )
 
 
@@ -295,11 +295,26 @@ def _checks(on: ArmTotal, off: ArmTotal) -> str:
     return f"Checks passed {on.checks_passed:,} of {on.checks_judged:,} (off {off.checks_passed:,})"
 
 
-def _changed(on: ArmTotal, null: ArmTotal | None) -> str:
+def _changed(results: Results, on: ArmTotal, null: ArmTotal | None) -> str:
     if not on.answers_compared:
         return "No greedy answers to compare"
     beside = f"{null.answers_changed:,} of {null.answers_compared:,}" if null else "not run"
-    return f"Answers changed {on.answers_changed:,} of {on.answers_compared:,} (equal services {beside})"
+    most = _name_most_changed(results)
+    return (
+        f"Answers changed {on.answers_changed:,} of {on.answers_compared:,} ({most}equal services {beside})"
+    )
+
+
+def _name_most_changed(results: Results) -> str:
+    """Return "13 of 35 at busy; " where one of several loads changes half as many again as all do."""
+    rows = [one for one in results.agreements if (one.arm, one.versus) == ("candidate", "baseline")]
+    rows = [one for one in rows if one.load in {load for load, _ in results.loads} and one.compared]
+    shares = {one.load: 1 - one.identical / one.compared for one in rows}
+    whole = sum(one.compared - one.identical for one in rows) / max(1, sum(one.compared for one in rows))
+    worst = max(rows, key=lambda one: shares[one.load], default=None)
+    if worst is None or len(rows) < 2 or shares[worst.load] <= 1.5 * whole:
+        return ""
+    return f"{worst.compared - worst.identical:,} of {worst.compared:,} at {worst.load}; "
 
 
 def _tail(results: Results) -> str:
@@ -445,8 +460,11 @@ def _settle(results: Results, run: str) -> str:
     reasons = results.verdict.reasons
     leading = find_leading(reasons)
     held = next(((cell, own[0]) for cell in results.cells if (own := list_withheld(cell))), None)
-    first = leading or (held[1] if held else next((one for one in reasons if one.code == "obstacle"), None))
-    if first is not None and _is_of_the_host(first):
+    obstacles = [one for one in reasons if one.code == "obstacle"]
+    first = leading or (held[1] if held else next(iter(obstacles), None))
+    # More prompts do not help beside noise that is as large as what they are to show.
+    beside = [leading] if leading else [*(list_withheld(held[0]) if held else []), *obstacles]
+    if any(_is_of_the_host(one) for one in beside):
         return f"draftproof run {run}/plan.toml --wait-for-quiet"
     if first is not None and first.evidence.table == "plan" and first.evidence.name != "workload":
         return "Change the plan as said above, check it, and measure again."
