@@ -24,7 +24,7 @@ def test_reference_arm_is_started_with_its_settings_as_flags():
     flags = dict(zip(built[4::2], built[5::2], strict=True))
     assert flags == {
         "--model": "folder", "--host": "127.0.0.1", "--port": "{port}", "--dtype": "float32",
-        "--speculation": "ngram", "--num-spec-tokens": "4", "--max-num-seqs": "8",
+        "--speculation": "ngram", "--num-spec-tokens": "4", "--max-num-seqs": "4",
         "--max-num-batched-tokens": "256", "--num-threads": "2",
     }  # fmt: skip
 
