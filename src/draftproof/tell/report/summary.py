@@ -305,6 +305,9 @@ def _changed(results: Results, on: ArmTotal, null: ArmTotal | None) -> str:
     )
 
 
+_FEW_CHANGED = 5  # with fewer changed answers it is chance at which load they are
+
+
 def _name_most_changed(results: Results) -> str:
     """Return "13 of 35 at busy; " where one of several loads changes half as many again as all do."""
     rows = [one for one in results.agreements if (one.arm, one.versus) == ("candidate", "baseline")]
@@ -312,9 +315,10 @@ def _name_most_changed(results: Results) -> str:
     shares = {one.load: 1 - one.identical / one.compared for one in rows}
     whole = sum(one.compared - one.identical for one in rows) / max(1, sum(one.compared for one in rows))
     worst = max(rows, key=lambda one: shares[one.load], default=None)
-    if worst is None or len(rows) < 2 or shares[worst.load] <= 1.5 * whole:
+    changed = 0 if worst is None else worst.compared - worst.identical
+    if worst is None or changed < _FEW_CHANGED or len(rows) < 2 or shares[worst.load] <= 1.5 * whole:
         return ""
-    return f"{worst.compared - worst.identical:,} of {worst.compared:,} at {worst.load}; "
+    return f"{changed:,} of {worst.compared:,} at {worst.load}; "
 
 
 def _tail(results: Results) -> str:
